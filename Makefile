@@ -27,7 +27,7 @@ test-quick: $(READY)
 	$(BIN)/python scripts/test-quick
 
 test-slow: $(READY)
-	$(BIN)/pytest -n auto --dist worksteal -m slow --durations=8
+	$(BIN)/pytest -n 3 --dist worksteal -m slow --durations=8  # some of them wait more than they work
 
 check: $(READY)
 	scripts/check

@@ -67,7 +67,7 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = True
 llms_txt_title = "sacmil"
-llms_txt_summary = "Whole-slide classification by multiple instance learning: SAC-MIL and others."
+llms_txt_summary = "Predictions for whole slides by multiple instance learning: SAC-MIL and others."
 llms_txt_exclude = ["reference/api/*", "genindex", "search", "py-modindex"]
 llms_txt_uri_template = "_sources/{docname}{suffix}{sourcelink_suffix}"
 

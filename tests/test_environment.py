@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import tomllib
@@ -91,3 +92,31 @@ def test_a_gpu_is_listed_with_its_fast_kernels(
     line = environment.list_devices()[1]
     assert line.startswith("cuda:0: Some GPU, 16 GiB, ")
     assert expected in line
+
+
+def test_memory_is_free_up_to_the_smallest_limit_of_a_group(tmp_path: Path) -> None:
+    root, own = tmp_path / "groups", tmp_path / "own"
+    own.write_text("1:name=systemd:/other\n0::/job/step\n")
+    assert environment._list_free_in_groups(root, own) == [math.inf] * 4  # no files, no limits
+    for folder, limit, used, files in (
+        ("job/step", "max", 10, 0),
+        ("job", "1000", 900, 300),
+        ("", "5000", 1000, 0),
+    ):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        (root / folder / "memory.max").write_text(f"{limit}\n")
+        (root / folder / "memory.current").write_text(f"{used}\n")
+        (root / folder / "memory.stat").write_text(f"anon 1\ninactive_file {files}\n")
+    # cached files give way, so that 400 of the job's 1000 are free
+    assert environment._list_free_in_groups(root, own) == [math.inf, math.inf, 400, 4000]
+    assert environment._list_free_in_groups(root, tmp_path / "none") == [math.inf]
+
+
+def test_some_memory_is_free_but_not_more_than_there_is() -> None:
+    pages = environment.os.sysconf("SC_PHYS_PAGES") * environment.os.sysconf("SC_PAGE_SIZE")
+    assert 0 < environment.find_free_memory() <= pages
+
+
+def test_an_unknown_amount_of_free_memory_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "MemTotal: 5 kB")
+    assert environment.find_free_memory() == 0

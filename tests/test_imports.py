@@ -87,7 +87,10 @@ def test_importing_and_asking_for_help_load_nothing_heavy() -> None:
         ("from sacmil import read_bag", {"torch", "scipy"}),
         ("import sacmil.results", {"torch", "h5py", "scipy"}),
         ("import sacmil.viewer.server", {"torch", "h5py"}),
-        ("import sacmil.evaluation.metrics, sacmil.synthetic.slides, sacmil.regions", {"torch"}),
+        (
+            "import sacmil.metrics.classification, sacmil.synthetic.slides, sacmil.regions",
+            {"torch"},
+        ),
         (f"import {TRAINING_AND_PREDICTION}", set(FOR_TABLES_PAGES_OUTLINES)),
         ("import sacmil.deploy.runtime", {"torch", *FOR_TABLES_PAGES_OUTLINES}),
     ],
@@ -100,7 +103,7 @@ def test_without_torch_bags_cohorts_regions_and_metrics_run(tmp_path: Path) -> N
     code = """
 import numpy as np, sacmil
 from sacmil.synthetic.bags import make_synthetic_cohort
-from sacmil.evaluation.metrics import auc
+from sacmil.metrics.classification import auc
 from sacmil.regions import arrange
 bag = make_synthetic_cohort("cluster", 1, 0, instances=(400, 800)).bags[0].bag
 sacmil.write_bag(sys.argv[1], bag)

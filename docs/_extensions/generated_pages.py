@@ -31,14 +31,14 @@ TABLES = DOCS / "results" / "tables"
 BY_PURPOSE = {
     "Bags": ["Bag", "EncoderId", "read_bag", "write_bag", "list_formats", "convert"],
     "Slides to bags": ["extract", "extract_slide"],
-    "Cohorts and folds": ["Cohort", "read_cohort", "Dataset", "make_folds", "split_cohort"],
+    "Cohorts and folds": ["Cohort", "read_cohort", "Task", "Dataset", "make_folds", "split_cohort"],
     "Models": [
         "list_models", "describe_model", "create_model", "register_model", "MILModel", "Output",
         "Recipe", "save_model", "load_model", "load_reference", "convert_model",
     ],
     "Training": ["cross_validate", "train", "Run"],
     "Predictions": ["predict", "predict_slides", "embed", "embed_bags", "Prediction"],
-    "Evaluation": ["evaluate", "Evaluation", "compare", "Comparison"],
+    "Evaluation": ["evaluate", "Evaluation", "compare", "Comparison", "calibrate"],
     "Heatmaps": ["draw_heatmaps"],
     "Deployment": ["export_model", "load_runtime"],
 }  # fmt: skip

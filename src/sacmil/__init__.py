@@ -1,4 +1,4 @@
-"""SAC-MIL and other models: whole-slide classification by multiple instance learning.
+"""SAC-MIL and other models: predictions for whole slides by multiple instance learning.
 
 Names are loaded on first use, so importing the package imports neither torch nor h5py.
 """
@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from sacmil.models import save_model as save_model
     from sacmil.results import Prediction as Prediction
     from sacmil.results.run import Run as Run
+    from sacmil.tasks import Task as Task
     from sacmil.training.train import cross_validate as cross_validate
     from sacmil.training.train import train as train
+    from sacmil.workflows.calibrate import calibrate as calibrate
     from sacmil.workflows.compare import Comparison as Comparison
     from sacmil.workflows.compare import compare as compare
     from sacmil.workflows.convert import convert as convert
@@ -65,7 +67,9 @@ _NAMES_OF_MODULE = {
     "load_reference predict register_model save_model",
     "results": "Prediction",
     "results.run": "Run",
+    "tasks": "Task",
     "training.train": "cross_validate train",
+    "workflows.calibrate": "calibrate",
     "workflows.compare": "Comparison compare",
     "workflows.convert": "convert convert_model",
     "workflows.embed": "embed_bags",

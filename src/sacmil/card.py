@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from sacmil._version import __version__
+from sacmil.atomic import write_file
 from sacmil.errors import (
     ModelFolderError,
     RunError,
@@ -46,6 +47,10 @@ class Card(BaseModel):
     """Every argument of its constructor."""
     classes: tuple[str, ...] | None = None
     """Names of the outputs, where they are known."""
+    task: dict[str, Any] | None = None
+    """What is predicted, with what was learned from the training set; None means classes."""
+    calibration: dict[str, Any] | None = None
+    """Temperature and thresholds, if it was calibrated: see tasks/calibration.py."""
     weights_sha256: str
     """Of the file of weights, so that the two cannot be mixed up."""
     notes: dict[str, Any] = {}
@@ -93,7 +98,9 @@ class Card(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file, with its hash."""
-        content = self.model_dump(exclude=set() if self.export else {"export"})
+        optional = ("calibration", "export", "task")
+        unused = {name for name in optional if getattr(self, name) is None}
+        content = self.model_dump(exclude=unused)
         content["classes"] = list(self.classes) if self.classes else None
         return {**content, "card_sha256": hash_card(content)}
 
@@ -146,6 +153,17 @@ def read_card(folder: str | Path) -> Card:
             "yourself, remove card_sha256 from it"
         )
     return card
+
+
+def update_card(folder: str | Path, **changes: Any) -> None:
+    """Write the card of a model folder with other values of some entries, atomically.
+
+    Args:
+        folder: with a card.
+        changes: new values by the entry.
+    """
+    card = read_card(folder).model_copy(update=changes)
+    write_file(Path(folder) / CARD_FILE, card.to_json())
 
 
 def hash_card(content: Mapping[str, Any]) -> str:

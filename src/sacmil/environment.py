@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
 import sys
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sacmil._version import __version__
@@ -59,6 +61,46 @@ def list_extras() -> list[Extra]:
 def count_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def find_free_memory() -> float:
+    """Return the bytes of memory that this process may still take; 0 if they are unknown.
+
+    In a container or a job of a cluster its limit counts.
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(float(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0.0
+    return min(free * 1024, *_list_free_in_groups())
+
+
+def _list_free_in_groups(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> list[float]:
+    """Return what the limits of this process's control groups leave, which Slurm and Docker set."""
+    try:
+        lines = own.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return [math.inf]
+    name = next((line[3:] for line in lines if line.startswith("0::")), "/").lstrip("/")
+    inner = root / name
+    folders = [folder for folder in (inner, *inner.parents) if folder.is_relative_to(root)]
+    return [math.inf, *map(_read_free_in_group, folders)]
+
+
+def _read_free_in_group(folder: Path) -> float:
+    try:
+        limit = (folder / "memory.max").read_text(encoding="ascii").strip()
+        if limit == "max":
+            return math.inf
+        used = int((folder / "memory.current").read_text(encoding="ascii"))
+        statistics = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
+        files = next((int(v) for k, v in map(str.split, statistics) if k == "inactive_file"), 0)
+        return max(0.0, float(int(limit) - used + files))  # cached files give way
+    except (OSError, ValueError):
+        return math.inf
 
 
 def count_gpus() -> int:

@@ -12,8 +12,10 @@
     ├── EncoderError            an unknown encoder, or one whose weights are missing
     ├── ModelError
     │   ├── UnknownModelError   no model is registered under that name
+    │   ├── UnsupportedTaskError   a model that cannot be trained for the task; an OptionError too
     │   └── ModelFolderError    a model folder that is incomplete, damaged or no model folder
     ├── CohortError             invalid labels, splits or bags; lists the problems
+    │   └── UnknownColumnError  a column that was named and is not there; an OptionError too
     ├── OptionError             an unknown option of a model or a function, or an invalid value
     ├── ConfigError             an unknown setting of a configuration, or an invalid value
     ├── DeviceError             a device that is missing, or that torch cannot use
@@ -30,7 +32,7 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 _MAX_PROBLEMS_SHOWN = 20
 """Problems of a list that a message shows."""
+_MAX_NAMES_SHOWN = 20
+"""Known names that a message shows, of a longer list the nearest; a table may have thousands."""
 _MAX_VALUE_CHARACTERS = 80
 """Characters of a value that a message shows."""
 
@@ -87,6 +91,10 @@ class OptionError(SacMILError, ValueError):
     """An option that a model or a function does not have, or an invalid value."""
 
 
+class UnsupportedTaskError(ModelError, OptionError):
+    """A model that cannot be trained for a task."""
+
+
 class ModelFolderError(ModelError):
     """A model folder that is incomplete, damaged or no model folder."""
 
@@ -107,6 +115,10 @@ class CohortError(SacMILError):
         more = f"\n  … and {left} more" if left else ""
         count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
         super().__init__(f"{where}: {count}:\n{listed}{more}")
+
+
+class UnknownColumnError(CohortError, OptionError):
+    """A column that was named and that the table does not have."""
 
 
 class ConfigError(SacMILError, ValueError):
@@ -166,6 +178,24 @@ def shorten_value(value: object) -> str:
     return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[: _MAX_VALUE_CHARACTERS - 20]}…"
 
 
+def format_count(number: int, noun: str) -> str:
+    """Return a number and its noun.
+
+    >>> format_count(1, "fold"), format_count(1200, "slide")
+    ('1 fold', '1,200 slides')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_subject(number: int, noun: str) -> str:
+    """Return a number, its noun and its verb.
+
+    >>> format_subject(1, "patient"), format_subject(4, "slide")
+    ('1 patient is', '4 slides are')
+    """
+    return f"{format_count(number, noun)} {'is' if number == 1 else 'are'}"
+
+
 def check_type(name: str, value: object, kinds: type | tuple[type, ...], expected: str) -> None:
     """Reject an argument of another type.
 
@@ -210,7 +240,33 @@ def suggest_names(wrong: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(wrong), names, n=2)
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"
-    return f"known are: {', '.join(names)}" if names else "it takes none"
+    return f"known are: {list_names(names, near=str(wrong))}" if names else "it takes none"
+
+
+def list_names(names: Sequence[str], *, near: str = "") -> str:
+    """Return names for a message: of many the first 20, and how many more there are.
+
+    Args:
+        names: in the order to show them.
+        near: a wrong name; of many names those like it come first.
+
+    >>> list_names(["a", "b"])
+    'a, b'
+    >>> list_names([*map("gene{}".format, range(1000)), "OS"], near="os")[:10]
+    'OS, gene0,'
+    """
+    shown = list(names)
+    if near and len(shown) > _MAX_NAMES_SHOWN:
+        wrong = near.lower()
+        shown.sort(key=lambda name: _rank_similarity(name.lower(), wrong))
+    left = len(shown) - _MAX_NAMES_SHOWN
+    listed = ", ".join(shown[:_MAX_NAMES_SHOWN])
+    return f"{listed} and {left} more" if left > 0 else listed
+
+
+def _rank_similarity(name: str, wrong: str) -> tuple[bool, float]:
+    """Return a key that sorts names with the wrong one in them first, then those most like it."""
+    return wrong not in name, -difflib.SequenceMatcher(None, name, wrong).ratio()
 
 
 def explain_validation_error(error: ValidationError) -> str:

@@ -29,13 +29,15 @@ _OWN_DATA_HINT = (
     "expected a file that holds all its data itself: write it again without external links, "
     "external storage and virtual datasets"
 )
+_file_numbers = itertools.count()
 _HDF5_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 has checksums of its metadata
 
 
 def make_hdf5(write: Callable[[h5py.File], None]) -> bytes:
     """Return the bytes of a file, made in memory: on a full disk HDF5 would crash the process."""
     in_memory = {"driver": "core", "backing_store": False, "libver": _HDF5_VERSIONS}
-    with h5py.File("memory", "w", **in_memory) as file:
+    # HDF5 refuses a name that another thread has open
+    with h5py.File(f"memory {next(_file_numbers)}", "w", **in_memory) as file:
         write(file)
         file.flush()
         image: bytes = file.id.get_file_image()

@@ -1,12 +1,12 @@
-"""Plugins: models, formats, encoders and slide readers that other packages add.
+"""Plugins: models, tasks, formats, encoders and slide readers that other packages add.
 
 A package adds one by an entry point in its pyproject.toml::
 
     [project.entry-points."sacmil.models"]
     my_model = "my_package.my_model"
 
-The module defines what a file of ``sacmil/models`` (``formats``, ``encoders``, ``slides/readers``)
-defines. It is imported when the members of that kind are first listed.
+The module defines what a file of ``sacmil/models`` (``tasks``, ``formats``, ``encoders``,
+``slides/readers``) defines. It is imported when the members of that kind are first listed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def load_plugins(kind: str) -> tuple[Plugin, ...]:
     A package that cannot be imported is skipped with a warning, so that the others still work.
 
     Args:
-        kind: models, formats, encoders or readers.
+        kind: models, tasks, formats, encoders or readers.
     """
     found = (_load_plugin(entry) for entry in sorted(entry_points(group=f"sacmil.{kind}")))
     return tuple(plugin for plugin in found if plugin is not None)

@@ -1,12 +1,17 @@
-"""``sacmil demo`` where things are missing, full or wrong; workflows/test_demo.py runs it whole."""
+"""``sacmil demo`` where things are missing, full or wrong; workflows/test_demo*.py run it whole."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from sacmil.evaluation.table_format import ResultTable
+from sacmil.synthetic.bags import SurvivalTruth
+from sacmil.workflows.survival_demo import NewPatient, SurvivalDemoSettings
 
 
 @pytest.mark.usefixtures("inline_workers")
@@ -54,3 +59,52 @@ def test_a_folder_of_something_else_is_left_unchanged(sacmil: Callable, tmp_path
     done = sacmil("demo", "--quick", "--out", tmp_path)
     assert done.code == 1
     assert "holds thesis.doc and is not a demonstration; choose another --out" in done.err
+
+
+@pytest.fixture
+def survival_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list:
+    """Return the settings of each run of the demonstration of survival, which does nothing."""
+    found: list = []
+
+    def run(out: Path, settings: SurvivalDemoSettings, callbacks: object) -> SimpleNamespace:
+        found.append(settings)
+        return SimpleNamespace(
+            report=SimpleNamespace(summary=ResultTable("the caption", (), (), ())),
+            oracle={"c": 0.751, "c_true_hazard": 0.79},
+            verdict="the verdict",
+            new_patients=[NewPatient("new-1", "high risk", SurvivalTruth(3.0, 1.0, 0.041))],
+            page=out / "report.html",
+            answers=out / "answers",
+        )
+
+    monkeypatch.setattr("sacmil.workflows.survival_demo.run_survival_demo", run)
+    return found
+
+
+def test_survival_prints_the_table_the_oracle_and_new_patients(
+    sacmil: Callable, tmp_path: Path, survival_runs: list
+) -> None:
+    done = sacmil("demo", "--task", "survival", "--out", tmp_path)
+    assert done.code == 0
+    assert "the caption" in done.out
+    assert "oracle: c 0.751 from the features, 0.790 from the true hazard" in done.out
+    assert "the verdict" in done.out
+    assert "new patient new-1: high risk; 4% of the immune cells are inside" in done.out
+    assert f"report: {tmp_path / 'report.html'}" in done.out
+    assert survival_runs == [SurvivalDemoSettings()]
+
+
+def test_survival_takes_the_options_of_the_demonstration(
+    sacmil: Callable, tmp_path: Path, survival_runs: list
+) -> None:
+    options = ("--quick", "--slides", 41, "--epochs", 3, "--seed", 7)
+    assert sacmil("demo", "--task", "survival", *options, "--out", tmp_path).code == 0
+    assert survival_runs == [SurvivalDemoSettings.make_quick(slides=41, epochs=3, seed=7)]
+
+
+def test_without_a_task_classes_are_predicted(
+    sacmil: Callable, tmp_path: Path, survival_runs: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sacmil.evaluation.plots.find_spec", lambda name: None)
+    assert sacmil("demo", "--quick", "--out", tmp_path / "report").code == 1
+    assert survival_runs == []

@@ -36,6 +36,12 @@ def _no_running_command() -> Iterator[None]:
             "use sacmil extract --mpp 0.5, or sacmil extract --allow-upsampling",
         ),
         (None, "give `mpp=0.5`", "give sacmil convert --mpp 0.5"),
+        (
+            predict,
+            "make splits by `validation=0.3`",
+            "make splits by sacmil split --validation 0.3",
+        ),
+        (predict, "give `folds=3`", "give folds=3"),
         (predict, "give `nothing_known` or `x=1`", "give nothing_known or x=1"),
         (predict, "run `ray start --head`; see ``out``", "run `ray start --head`; see ``out``"),
     ],

@@ -98,7 +98,7 @@ def given(table: Path, out: str) -> tuple[object, ...]:
 def test_a_table_and_bags_become_a_model_and_figures(sacmil: Callable, table: Path) -> None:
     done = sacmil("train", *given(table, "run"), "--folds", 2, *SMALL)
     assert done.code == 0, done.err
-    assert "sac_mil_local, epoch 2 of 2 kept" in done.out
+    assert "sac_mil_near_far, epoch 2 of 2 kept" in done.out
     assert "Unit: the patient (8 patients, 8 slides); 1 fold, 1 seed" in done.out
     run = table.parent / "run"
     assert load_model(run).classes == ("high", "low")
@@ -382,7 +382,7 @@ def test_crossval_counts_seeds_from_the_given_one(sacmil: Callable, table: Path)
         ("crossval", ["-o", "seed=-1"], "expected a whole number from 0 up"),
         ("crossval", ["-o", "epocs=6"], "did you mean 'epochs'"),
         ("crossval", ["--models", "meanpool"], "did you mean"),
-        ("train", ["--recipe", "fast"], "there is no recipe of sac_mil_local 'fast'"),
+        ("train", ["--recipe", "fast"], "there is no recipe of sac_mil_near_far 'fast'"),
         ("train", ["--all", "--fold", "1"], "--fold and --all exclude each other"),
         ("train", ["--all", "--splits", "."], "--splits and --all exclude each other"),
     ],

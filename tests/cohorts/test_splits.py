@@ -16,7 +16,6 @@ from sacmil.cohorts.splits import (
     Fold,
     add_validation_set,
     check_folds,
-    compute_strata,
     make_folds,
     make_training_only_fold,
     select_stratified,
@@ -137,7 +136,7 @@ def test_fifteen_percent_of_the_patients_not_tested_on_validate() -> None:
 
 def test_a_patient_of_several_labels_counts_for_the_rarest() -> None:
     cohort = cohort_of([("p", [0, 1], ""), ("q", [0], ""), ("r", [0, 0], ""), ("s", [1], "")])
-    assert compute_strata(cohort) == {"p": 1, "q": 0, "r": 0, "s": 1}
+    assert cohort.strata == {"p": 1, "q": 0, "r": 0, "s": 1}
 
 
 @settings(max_examples=12, deadline=None)
@@ -173,7 +172,7 @@ def test_sites_of_equal_make_are_spread_evenly() -> None:
         ({"k": 6}, "class 'b' has 5 patients, too few for one in each of 6 folds"),
         ({"k": 2, "repeats": 0}, "0 repeats"),
         ({"k": 2, "validation": 1.0}, "validation share of 1"),
-        ({"k": 2, "preserve_sites": True}, "12 slides have no site"),
+        ({"k": 2, "preserve_sites": True}, "12 slides are without a site"),
     ],
 )
 def test_what_cannot_be_divided_is_rejected(options: dict[str, object], expected: str) -> None:

@@ -321,7 +321,7 @@ def test_the_viewer_shows_the_results(folder: Path, make_app: Callable[[Path], A
     (slide,) = shown["slides"]
     assert (shown["classes"], slide["slide_id"]) == (["high", "low"], "tissue")
     expected = read_probabilities(FILES / "results/predictions.csv")["tissue", "abmil"]
-    assert slide["predictions"][0]["probabilities"] == expected
+    assert slide["predictions"][0]["values"] == expected
     detail = fetch(app, "/api/slides/0").json()
     assert (detail["size"], detail["zoomable"]) == ([256, 192], True)
     with np.load(FILES / "results/scores/abmil/tissue.npz") as scores:

@@ -17,6 +17,7 @@ from sacmil.card import read_card
 from sacmil.deploy.load import load_ensemble, load_ensembles
 from sacmil.deploy.runtime import load_runtime
 from sacmil.errors import ModelFolderError, RunError
+from sacmil.tasks import get_model_task
 
 
 def test_a_run_answers_with_the_mean_of_its_parts(tmp_path: Path) -> None:
@@ -122,9 +123,10 @@ def test_members_of_an_export_are_loaded_in_their_order(
     loaded: list[str] = []
 
     class FakeRuntime:
-        def __init__(self, folder: Path, threads: int | None = None) -> None:
+        def __init__(self, folder: Path, **_: object) -> None:
             self.folder, self.card = folder, read_card(folder)
-            self.classes, self.hash = self.card.class_names, self.card.weights_sha256
+            self.task, self.hash = get_model_task(self.card), self.card.weights_sha256
+            self.classes = self.task.value_names
             loaded.append(folder.name)
 
     for module in (load, runtime):

@@ -20,10 +20,10 @@ from sacmil.evaluation.comparison import (
     mean_ranks,
     order_better_first,
 )
-from sacmil.evaluation.metrics import METRICS
 from sacmil.evaluation.significance import corrected_t_test, delong_test, holm
 from sacmil.evaluation.summary import summarize
 from sacmil.evaluation.table_format import TableStyle
+from sacmil.metrics.classification import CLASSIFICATION_METRICS, METRICS
 from sacmil.results import Predictions
 
 
@@ -198,7 +198,7 @@ def test_different_folds_are_named() -> None:
 def test_different_labels_are_named() -> None:
     given = answers({"a": 1, "b": 1}, folds=1)
     row = np.flatnonzero((given.model == "b") & (given.patient_id == "p7"))
-    given.label[row] = 1 - given.label[row]
+    given.targets[row] = 1 - given.targets[row]
     with pytest.raises(RunError, match=r"different labels \(p7"):
         compare_models(given)
 
@@ -247,8 +247,9 @@ def test_ranks_sum_to_what_there_is_to_share() -> None:
 def pair(
     difference: float, p: float | None, metric: str = "auc", names: str = "ab"
 ) -> PairComparison:
-    low, high = difference - 0.02, difference + 0.03
-    return PairComparison(names[0], names[1], metric, difference, low, high, p, None, None, p, 60)
+    low, high, known = difference - 0.02, difference + 0.03, CLASSIFICATION_METRICS[metric]
+    numbers = (difference, low, high, p, None, None, p, 60)
+    return PairComparison(*names, metric, *numbers, known.title, known.lower_is_better)
 
 
 @pytest.mark.parametrize(

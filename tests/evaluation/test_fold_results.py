@@ -15,7 +15,7 @@ from sacmil.evaluation.fold_results import (
     find_unit_by_model,
     sort_rows,
 )
-from sacmil.evaluation.metrics import METRICS
+from sacmil.metrics.classification import METRICS
 from sacmil.results import KEY_COLUMNS, Predictions
 
 

@@ -176,7 +176,7 @@ def test_a_class_nobody_has_is_an_empty_line() -> None:
 
 
 def differ(first: str, second: str, p: float) -> PairComparison:
-    return PairComparison(first, second, "auc", 0.1, 0.0, 0.2, p, None, None, p, 60)
+    return PairComparison(first, second, "auc", 0.1, 0.0, 0.2, p, None, None, p, 60, "AUC")
 
 
 def pairs(names: str, different: set[str]) -> list[PairComparison]:

@@ -138,7 +138,7 @@ def test_ten_models_and_three_classes_fit(monkeypatch: pytest.MonkeyPatch) -> No
     models = [f"m{i:02}" for i in range(10)]
     predictions = predicted(models, classes=("x", "y", "z"), patients=12, folds=2)
     undecided = [
-        PairComparison(*pair, "auc", 0.01, -0.1, 0.1, 0.8, None, None, 1.0, 60)
+        PairComparison(*pair, "auc", 0.01, -0.1, 0.1, 0.8, None, None, 1.0, 60, "AUC")
         for pair in combinations(models, 2)
     ]
     text = render_report(report(predictions, comparisons=undecided))
@@ -159,6 +159,12 @@ def test_a_folder_holds_the_page_the_tables_and_the_plots(written: Path) -> None
 
 def test_equal_predictions_give_equal_pages(written: Path) -> None:
     assert written.read_text(encoding="utf-8") == render_report(small_report())
+
+
+def test_an_interval_may_go_below_its_mean_on_a_page(written: Path) -> None:
+    page = written.read_text(encoding="utf-8")
+    numbers = r'<td>(<strong>)?<span class="number">0\.\d{3} ± 0\.\d{3}</span>'
+    assert re.search(numbers + r' <span class="number">\[0\.\d{3}, [01]\.\d{3}\]</span>', page)
 
 
 FORMATS = ("csv", "md", "tex")

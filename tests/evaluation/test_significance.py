@@ -20,7 +20,6 @@ from simulated_pairs import FOLDS, NULLS, PATIENTS, false_claims, power
 from sacmil.evaluation import significance
 from sacmil.evaluation.comparison import compare_models, list_conclusions
 from sacmil.evaluation.fold_results import FoldResult, collect_fold_results, compute_fold_metrics
-from sacmil.evaluation.metrics import auc
 from sacmil.evaluation.significance import (
     auc_covariance,
     count_needed_patients,
@@ -28,6 +27,7 @@ from sacmil.evaluation.significance import (
     permutation_test,
     sign_flip_test,
 )
+from sacmil.metrics.classification import CLASSIFICATION_METRICS, auc
 from sacmil.results import Predictions
 
 
@@ -64,10 +64,8 @@ def swap_by_hand(
     return [
         replace(
             one,
-            probabilities=np.where(
-                np.isin(one.patients, list(swapped))[None, :, None],
-                other.probabilities,
-                one.probabilities,
+            values=np.where(
+                np.isin(one.patients, list(swapped))[None, :, None], other.values, one.values
             ),
         )
         for one, other in zip(first, second, strict=True)
@@ -110,14 +108,10 @@ def halve_by_hand(
         repeated = []
         for trial in trials:
             rows = np.repeat(
-                np.arange(len(trial.labels)), np.where(trial.patients == patient, 1, 2)
+                np.arange(len(trial.targets)), np.where(trial.patients == patient, 1, 2)
             )
             repeated.append(
-                replace(
-                    trial,
-                    labels=trial.labels[rows],
-                    probabilities=trial.probabilities[:, rows],
-                )
+                replace(trial, targets=trial.targets[rows], values=trial.values[:, rows])
             )
         values.append(compute_fold_metrics(repeated, metric))
     return float(np.mean(values[0] - values[1]))
@@ -125,22 +119,28 @@ def halve_by_hand(
 
 def rank_by_hand(trials: Sequence[FoldResult]) -> list[FoldResult]:
     """Ranks within fold, seed and class; these scores have no ties."""
-    return [
-        replace(one, probabilities=one.probabilities.argsort(1).argsort(1).astype(float))
-        for one in trials
-    ]
+    return [replace(one, values=one.values.argsort(1).argsort(1).astype(float)) for one in trials]
 
 
-@pytest.mark.parametrize("metric", sorted(significance._ADDITIVE_METRICS))
+ADDITIVE = [name for name, one in CLASSIFICATION_METRICS.items() if one.is_additive]
+
+
+@pytest.mark.parametrize("metric", sorted(ADDITIVE))
 def test_the_short_cut_of_additive_metrics_changes_no_p(
     metric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = answers({"a": 1.5, "b": 1}, patients=11, folds=2, repeats=2, classes=3, slides=2)
-    given.label[given.slide_id == "p3-s0"] = 1  # slides become the unit
+    given.targets[given.slide_id == "p3-s0"] = 1  # slides become the unit
     first, second = collect_fold_results(given).values()
+    assert any(len(one.units) > len({*one.patients}) for one in first)
     quick = permutation_test(first, second, metric)
-    monkeypatch.setattr(significance, "_ADDITIVE_METRICS", frozenset())
+    slow = replace(CLASSIFICATION_METRICS[metric], is_additive=False)
+    monkeypatch.setitem(CLASSIFICATION_METRICS, metric, slow)
     assert quick == permutation_test(first, second, metric)
+
+
+def test_metrics_whose_difference_is_a_sum_over_patients_take_the_short_cut() -> None:
+    assert {*ADDITIVE} == {"accuracy", "auc", "balanced_accuracy", "brier", "log_loss"}
 
 
 @pytest.mark.parametrize("metric", ["auc", "f1"])
@@ -160,9 +160,10 @@ def test_no_number_of_arrangements_shows_that_p_is_zero() -> None:
 
 def test_the_scale_of_a_model_does_not_change_the_auc_test() -> None:
     given = answers({"a": 1.5, "b": 1})
-    steep = replace(given, probabilities=given.probabilities.copy())
+    steep = replace(given, values=given.values.copy())
     of_b = steep.model == "b"
-    steep.probabilities[of_b] = 1 / (1 + (1 / given.probabilities[of_b] - 1) ** 5)
+    steep.values[of_b] = 1 / (1 + (1 / given.values[of_b] - 1) ** 5)
+    assert not np.allclose(steep.probabilities, given.probabilities)
     assert compare_models(steep)[0].p_permutation == compare_models(given)[0].p_permutation
 
 

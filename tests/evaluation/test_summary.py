@@ -12,17 +12,18 @@ from scipy.stats import norm
 
 from sacmil.errors import ConfigError
 from sacmil.evaluation.fold_results import FoldResult, average_by_patient, collect_fold_results
-from sacmil.evaluation.metrics import METRICS, WEIGHTED_METRICS
 from sacmil.evaluation.summary import (
-    DEFAULT_METRICS,
-    NOT_RESAMPLED,
     check_level_and_draws,
     fold_means,
     percentile_interval,
     resample_patients,
     summarize,
 )
+from sacmil.metrics.classification import CLASSIFICATION_METRICS, METRICS, WEIGHTED_METRICS
 from sacmil.results import Predictions
+from sacmil.tasks import Classification
+
+NOT_RESAMPLED = {name for name, one in CLASSIFICATION_METRICS.items() if not one.has_interval}
 
 
 def test_a_figure_is_the_mean_and_sample_deviation_over_folds() -> None:
@@ -45,10 +46,21 @@ def test_every_model_has_every_metric_in_order() -> None:
         for metric in {*METRICS} - NOT_RESAMPLED:
             figure = figures[metric]
             assert figure.low <= figure.mean <= figure.high, metric
-    assert tuple(summarize(answers({"a": 1}), draws=20)["a"]) == DEFAULT_METRICS
+
+
+def test_without_names_the_metrics_are_those_of_the_papers_tables() -> None:
+    assert Classification.default_metrics == ("accuracy", "auc", "f1")
+    assert tuple(summarize(answers({"a": 1}), draws=20)["a"]) == Classification.default_metrics
+
+
+def test_a_figure_knows_the_title_of_its_metric_and_which_way_it_points() -> None:
+    for name, figure in summarize(answers({"a": 1}), metrics="all", draws=2)["a"].items():
+        known = CLASSIFICATION_METRICS[name]
+        assert (figure.title, figure.lower_is_better) == (known.title, known.lower_is_better)
 
 
 def test_calibration_error_has_no_interval_for_every_draw_is_too_high() -> None:
+    assert {"calibration_error"} == NOT_RESAMPLED
     given = answers({"a": 1})
     figure = summarize(given, metrics=["calibration_error"], draws=20)["a"]["calibration_error"]
     assert math.isnan(figure.low)
@@ -126,13 +138,15 @@ def test_shuffled_labels_are_at_chance() -> None:
 # Intervals hold what they promise, and no evidence is counted twice.
 
 
+TASK = Classification(("negative", "positive"))
 GAP = 1.0
 TRUE_AUC = float(norm.cdf(GAP / math.sqrt(2)))
 
 
 def trial(fold: int, patients: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> FoldResult:
     p = norm.cdf(scores - GAP / 2)
-    return FoldResult("a", fold, patients, patients, labels, np.stack([1 - p, p], axis=1)[None])
+    targets, values = labels[:, None].astype(np.float64), np.stack([1 - p, p], axis=1)[None]
+    return FoldResult("a", fold, patients, patients, TASK, targets, values)
 
 
 def simulated(random: np.random.Generator, kind: str) -> list[FoldResult]:
@@ -158,15 +172,16 @@ def simulated(random: np.random.Generator, kind: str) -> list[FoldResult]:
 
 def dealt(whole: FoldResult, random: np.random.Generator) -> list[FoldResult]:
     """Ten folds, each with as many of both classes."""
-    order = np.argsort(random.permutation(len(whole.labels)) + 1000 * whole.labels)
+    order = np.argsort(random.permutation(len(whole.targets)) + 1000 * whole.targets[:, 0])
     return [
         FoldResult(
             whole.model,
             10 * whole.fold + fold,
             whole.units[order[fold::10]],
             whole.patients[order[fold::10]],
-            whole.labels[order[fold::10]],
-            whole.probabilities[:, order[fold::10]],
+            whole.task,
+            whole.targets[order[fold::10]],
+            whole.values[:, order[fold::10]],
         )
         for fold in range(10)
     ]
@@ -196,9 +211,9 @@ def test_a_resample_is_what_repeated_rows_would_give(metric: str) -> None:
     expected = [
         np.mean(
             [
-                METRICS[metric](np.repeat(t.labels, c[draw]), np.repeat(p, c[draw], axis=0))
+                METRICS[metric](np.repeat(t.targets[:, 0], c[draw]), np.repeat(p, c[draw], axis=0))
                 for t, c in zip(trials, counts, strict=True)
-                for p in t.probabilities
+                for p in t.values
             ]
         )
         for draw in range(5)
@@ -284,7 +299,7 @@ def test_a_draw_that_loses_a_class_is_drawn_again() -> None:
     counts = resample_patients(rare, draws=200, seed=0)
     assert counts is not None
     assert len(counts[0]) == 200
-    assert (counts[0][:, rare[0].labels == 1] > 0).any(1).all()
+    assert (counts[0][:, rare[0].targets[:, 0] == 1] > 0).any(1).all()
     assert np.isfinite(fold_means(rare, counts, "auc")).all()
 
 
@@ -296,7 +311,7 @@ def test_folds_count_by_what_was_drawn_of_them_where_hardly_a_draw_is_whole() ->
     for draw in range(50):
         shares, values = [], []
         for each, count in zip(trials, counts, strict=True):
-            drawn = [count[draw][each.labels == label].sum() for label in (0, 1)]
+            drawn = [count[draw][each.targets[:, 0] == label].sum() for label in (0, 1)]
             if all(drawn):
                 shares.append(drawn[0] * drawn[1])  # of three each
                 values.append(fold_means([each], [count[draw : draw + 1]], "auc")[0])

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,9 +15,8 @@ from hypothesis import strategies as st
 from predicted import predicted
 
 from sacmil.evaluation.comparison import PairComparison
-from sacmil.evaluation.localization import LocalizationSummary
-from sacmil.evaluation.metrics import METRIC_TITLES
-from sacmil.evaluation.summary import MetricEstimate
+from sacmil.evaluation.localization import LOCALIZATION_TITLES, LocalizationSummary
+from sacmil.evaluation.summary import MetricEstimate, summarize
 from sacmil.evaluation.table_format import FORMATS, TableStyle, format_p_value, render_table
 from sacmil.evaluation.tables import (
     comparison_table,
@@ -28,6 +28,7 @@ from sacmil.evaluation.tables import (
     misclassified_table,
     summary_table,
 )
+from sacmil.metrics.classification import CLASSIFICATION_METRICS, METRICS
 from sacmil.results import Predictions
 
 NAN = math.nan
@@ -36,8 +37,11 @@ NAN = math.nan
 few = settings(deadline=None, max_examples=30, derandomize=True)
 
 
-def figure(mean: float, std: float = 0.01, low: float = 0.8, high: float = 0.9) -> MetricEstimate:
-    return MetricEstimate((mean,), mean, std, low, high)
+def figure(
+    mean: float, std: float = 0.01, low: float = 0.8, high: float = 0.9, *, metric: str = "auc"
+) -> MetricEstimate:
+    known = CLASSIFICATION_METRICS[metric]
+    return MetricEstimate((mean,), mean, std, low, high, known.title, known.lower_is_better)
 
 
 def pair(first: str = "a", second: str = "b", **changed: object) -> PairComparison:
@@ -51,6 +55,7 @@ def pair(first: str = "a", second: str = "b", **changed: object) -> PairComparis
         "p_delong": None,
         "p_holm": 0.06,
         "patients": 60,
+        "title": "AUC",
     }
     return PairComparison(first, second, **known | changed)
 
@@ -67,6 +72,22 @@ def pair(first: str = "a", second: str = "b", **changed: object) -> PairComparis
 )
 def test_an_estimate_is_printed_in_the_chosen_style(style: TableStyle, shown: str) -> None:
     assert style.format_estimate(figure(0.9123)) == shown
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shown"),
+    [
+        ((6.024, 0.4282, 5.1, 7.46), "6.024 ± 0.428 [5.100, 7.460]"),
+        ((12345.6, 0.25, 12000.0, 13000.0), "12346 ± 0 [12000, 13000]"),
+        ((0.05, 23.4, -0.001, 60.0), "0.05 ± 23.40 [0.00, 60.00]"),
+        ((4.5e13, 1.2e9, 4e13, 5e13), "4.500e+13 ± 1200000000 [4.000e+13, 5.000e+13]"),
+    ],
+)
+def test_numbers_with_a_unit_have_the_same_decimals_as_their_deviation(
+    numbers: tuple[float, float, float, float], shown: str
+) -> None:
+    estimate = replace(figure(*numbers), is_share=False)
+    assert TableStyle().format_estimate(estimate) == shown
 
 
 def test_what_is_not_defined_is_a_dash_or_left_out() -> None:
@@ -90,7 +111,7 @@ def test_small_p_values_are_printed_as_a_bound(p: float | None, shown: str) -> N
 
 
 def best(metric: str, *means: float) -> list[bool]:
-    figures = {f"m{i}": {metric: figure(mean)} for i, mean in enumerate(means)}
+    figures = {f"m{i}": {metric: figure(mean, metric=metric)} for i, mean in enumerate(means)}
     return [row[1].best for row in summary_table(figures).rows]
 
 
@@ -253,7 +274,7 @@ def test_labels_in_one_fold_only_do_not_make_a_cross_validation_one_test_set() -
 def test_intervals_are_explained_only_where_one_is_printed(
     figures: list[MetricEstimate], style: TableStyle, *, shown: bool
 ) -> None:
-    by_metric = {"a": dict(zip(METRIC_TITLES, figures, strict=False))}
+    by_metric = {"a": dict(zip(METRICS, figures, strict=False))}
     assert has_intervals(by_metric, style) is shown
     assert any("[" in style.format_estimate(one) for one in figures) is shown
     caption = make_caption(predicted(patients=6), style=style, with_intervals=shown)
@@ -289,8 +310,18 @@ def test_validation_rows_do_not_count() -> None:
 
 
 def test_every_metric_has_a_title() -> None:
-    table = summary_table({"a": {metric: figure(0.5) for metric in METRIC_TITLES}})
-    assert table.header == ("model", *METRIC_TITLES.values())
+    table = summary_table(summarize(predicted(("a",)), metrics="all", draws=2))
+    titles = [one.title for one in CLASSIFICATION_METRICS.values()]
+    assert table.header == ("model", *titles)
+    assert titles[:3] == ["Accuracy", "AUC", "F1"]
+    located = localization_table({"a": localised(0.7)})
+    assert located.header[1:3] == tuple(LOCALIZATION_TITLES.values())
+
+
+def test_a_figure_without_a_title_stands_under_the_name_of_its_metric() -> None:
+    untitled = MetricEstimate((0.5,), 0.5, 0.1, 0.4, 0.6)
+    assert summary_table({"a": {"mine": untitled}}).header == ("model", "mine")
+    assert comparison_table([pair(metric="mine", title="")]).header[2] == "mine: first − second"
 
 
 # Who is misclassified.

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -514,3 +515,16 @@ def test_a_bag_written_by_native_matches_and_nothing_else_does(change: Any) -> N
     assert not native.matches(change(lambda file: file.attrs.pop("layout")))
     assert not native.matches(change(lambda file: file.attrs.update(layout=["sacmil bag"] * 2)))
     assert not native.matches(change(lambda file: file.attrs.update(layout="another")))
+
+
+def test_threads_write_bags_at_the_same_time(tmp_path: Path) -> None:
+    def write(number: int) -> bytes:
+        bag = Bag(
+            str(number), np.full((200, 64), number, "f4"), np.arange(400).reshape(200, 2) * 256, 256
+        )
+        write_bag(tmp_path / f"{number}.h5", bag)
+        return (tmp_path / f"{number}.h5").read_bytes()
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(write, range(20)))
+    assert together == [write(number) for number in range(20)]

@@ -11,7 +11,12 @@ from scipy.stats import rankdata
 
 from sacmil.errors import ConfigError, RunError
 from sacmil.heatmap import normalize_scores
-from sacmil.heatmap.colors import COLOR_SCALE, apply_color_scale, to_scale_positions
+from sacmil.heatmap.colors import (
+    COLOR_SCALE,
+    DIVERGING_COLOR_SCALE,
+    apply_color_scale,
+    to_scale_positions,
+)
 
 SCALE_PATH = (
     (0.30, 0.14, 278),
@@ -22,6 +27,9 @@ SCALE_PATH = (
     (0.95, 0.19, 108),
 )
 # lightness, chroma and hue in degrees, from the lowest score to the highest
+DIVERGING_HALF = ((0.42, 0.165), (0.70, 0.13), (0.97, 0.0))
+# lightness and chroma, from either end to zero
+BLUE, RED = 260, 27
 TO_CONES = np.array(
     [
         [1.0, 0.3963377774, 0.2158037573],
@@ -43,14 +51,29 @@ def to_srgb(oklab: np.ndarray) -> np.ndarray:
     return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
 
 
-def test_the_scale_is_an_even_path_through_oklab() -> None:
-    light, chroma, hue = np.array(SCALE_PATH).T
+def make_even_path(points: np.ndarray, count: int) -> np.ndarray:
+    """Return (count, 3) OKLab at even distances along (K, 3) lightness, chroma and hue."""
+    light, chroma, hue = points.T
     knots = np.stack([light, chroma * np.cos(np.radians(hue)), chroma * np.sin(np.radians(hue))], 1)
     path = PchipInterpolator(np.linspace(0, 1, len(knots)), knots)
     dense = path(np.linspace(0, 1, 4096))
     lengths = np.append(0, np.cumsum(np.linalg.norm(np.diff(dense, axis=0), axis=1)))
-    even = np.interp(np.linspace(0, lengths[-1], 256), lengths, np.linspace(0, 1, 4096))
-    assert ((to_srgb(path(even)) * 255 + 0.5).astype(np.uint8) == COLOR_SCALE).all()
+    even = np.interp(np.linspace(0, lengths[-1], count), lengths, np.linspace(0, 1, 4096))
+    return path(even)
+
+
+def test_the_scale_is_an_even_path_through_oklab() -> None:
+    path = make_even_path(np.array(SCALE_PATH), 256)
+    assert ((to_srgb(path) * 255 + 0.5).astype(np.uint8) == COLOR_SCALE).all()
+
+
+def test_the_diverging_scale_is_an_even_path_to_white_and_back() -> None:
+    blue, red = (
+        make_even_path(np.array([(*point, hue) for point in DIVERGING_HALF]), 129)
+        for hue in (BLUE, RED)
+    )
+    path = np.concatenate([blue, red[-2::-1]])
+    assert ((to_srgb(path) * 255 + 0.5).astype(np.uint8) == DIVERGING_COLOR_SCALE).all()
 
 
 def to_cielab(rgb: np.ndarray) -> np.ndarray:
@@ -73,6 +96,31 @@ def test_a_higher_score_is_always_lighter() -> None:
 def test_steps_of_the_scale_look_alike() -> None:
     steps = np.linalg.norm(np.diff(to_cielab(COLOR_SCALE[::16].astype(float)), axis=0), axis=1)
     assert steps.max() < 2.5 * steps.min()
+
+
+def test_a_diverging_score_is_darker_the_farther_it_is_from_zero() -> None:
+    light = to_cielab(DIVERGING_COLOR_SCALE[::8].astype(float))[:, 0]
+    assert (np.diff(light[:17]) > 0.5).all()
+    assert (np.diff(light[16:]) < -0.5).all()
+
+
+def test_what_adds_and_what_takes_away_are_equally_dark() -> None:
+    light = to_cielab(DIVERGING_COLOR_SCALE.astype(float))[:, 0]
+    assert np.abs(light - light[::-1]).max() < 2.5
+
+
+def test_zero_is_nearly_white_and_the_ends_are_blue_and_red() -> None:
+    low, zero, high = to_cielab(DIVERGING_COLOR_SCALE[[0, 128, 256]].astype(float))
+    assert zero[0] > 95
+    assert np.abs(zero[1:]).max() < 1
+    assert low[2] < -40
+    assert high[1] > 40
+
+
+def test_steps_of_the_diverging_scale_look_alike() -> None:
+    lab = to_cielab(DIVERGING_COLOR_SCALE[::16].astype(float))
+    steps = np.linalg.norm(np.diff(lab, axis=0), axis=1)
+    assert steps.max() < 2 * steps.min()
 
 
 def test_positions_between_steps_take_the_nearest() -> None:
@@ -116,7 +164,21 @@ def test_rank_is_the_mean_rank_between_zero_and_one(values) -> None:
 
 
 @few
-@given(scores, st.sampled_from(["raw", "minmax", "rank"]))
+@given(scores)
+def test_diverging_divides_by_the_largest_and_keeps_signs(values: list[float]) -> None:
+    found = normalize_scores(values, "diverging")
+    largest = max(map(abs, values)) or 1.0
+    np.testing.assert_allclose(found, [v / largest for v in values], atol=1e-12)
+    positions, low, high = to_scale_positions(found, "diverging")
+    colors = apply_color_scale(positions, DIVERGING_COLOR_SCALE)
+    is_zero = np.array(values) == 0
+    assert (colors[is_zero] == DIVERGING_COLOR_SCALE[128]).all()
+    assert (np.sign(positions - 0.5) * np.sign(values) >= 0).all()
+    assert (low, high) == (-1, 1)
+
+
+@few
+@given(scores, st.sampled_from(["raw", "minmax", "rank", "diverging"]))
 def test_positions_on_the_scale_are_always_between_its_ends(values, normalization) -> None:
     normalized = normalize_scores(values, normalization)
     positions, low, high = to_scale_positions(normalized, normalization)

@@ -10,13 +10,16 @@ from PIL import Image
 
 from sacmil.cohorts.outlines import make_outlines
 from sacmil.errors import ConfigError, RunError, SlideError
-from sacmil.heatmap import draw_heatmap, find_top_tiles
-from sacmil.heatmap.annotations import ColorBar, PictureText, _format_ticks
+from sacmil.heatmap import ScoreWords, draw_heatmap, find_top_tiles, select_scores
+from sacmil.heatmap.annotations import ColorBar, PictureText, _bar_width, _format_ticks
 from sacmil.heatmap.canvas import Canvas, Viewport, fit_viewport, open_canvas, read_viewport
-from sacmil.heatmap.colors import COLOR_SCALE
+from sacmil.heatmap.colors import COLOR_SCALE, DIVERGING_COLOR_SCALE, get_color_scale
 from sacmil.heatmap.pictures import _place_numbers, draw_overlay, draw_pictures
 from sacmil.results import InstanceScores
 from sacmil.slides.readers import open_slide
+from sacmil.tasks import Classification, MultiLabel, Regression, Survival, Task
+
+NUMBER = ScoreWords.from_task(Regression("ki67"))
 
 
 def pixels(path) -> np.ndarray:
@@ -96,13 +99,13 @@ def test_any_layout_of_tiles_is_drawn(tmp_path, coords, patch_size, values) -> N
         assert max(pixels(path).shape) < 3000
 
 
-@pytest.mark.parametrize("normalization", ["raw", "minmax", "rank"])
+@pytest.mark.parametrize("normalization", ["raw", "minmax", "rank", "diverging"])
 def test_scores_of_any_size_are_drawn(tmp_path, normalization) -> None:
     coords, values = np.array([(0, 0), (100, 0)]), np.array([-1e-30, 1e30], np.float32)
     canvas = Canvas(Viewport(0, 0, 20, 10, 10), None)
     text = PictureText("a", "", "score", normalization)
     picture = np.asarray(draw_overlay(InstanceScores(coords, 100, values), canvas, text))
-    assert has_color(picture, COLOR_SCALE[-1])
+    assert has_color(picture, get_color_scale(normalization)[-1])
 
 
 def test_scores_that_are_not_finite_are_rejected(tmp_path, scores) -> None:
@@ -173,6 +176,126 @@ def test_numbers_of_neighbouring_tiles_do_not_overlap() -> None:
 def test_even_steps_of_a_colour_bar_look_even(low: float, high: float) -> None:
     steps = np.diff([float(text) for text in _format_ticks(ColorBar(low, high, "raw"))])
     np.testing.assert_allclose(steps, (high - low) / 4, rtol=0.1)
+
+
+def test_the_bar_of_diverging_scores_names_its_ends_and_zero() -> None:
+    bar = ColorBar(-0.92531, 0.92531, "score", DIVERGING_COLOR_SCALE, is_diverging=True)
+    assert _format_ticks(bar) == ["-0.925", "0", "+0.925"]
+    assert _format_ticks(bar._replace(low=-0.0, high=0.0)) == ["0"]
+
+
+def test_the_ends_of_the_bar_say_what_they_mean(tmp_path, signed) -> None:
+    words = ScoreWords.from_task(Survival())
+    shown = select_scores(signed, words.task.score_names, predicted="risk")
+    text = shown.make_text("a", "low risk", "score", shown.choose_normalization(words=words), words)
+    assert text.effects == ("raises the risk", "lowers the risk")
+    assert text.describe_scores() == (
+        "low risk\na tile raises the risk (red) or lowers the risk (blue) · no color is zero, the "
+        "strongest is the largest effect"
+    )
+    bar = ColorBar(-1, 1, "score", DIVERGING_COLOR_SCALE, is_diverging=True, effects=text.effects)
+    assert _bar_width(bar) > _bar_width(bar._replace(effects=None))
+    long = bar._replace(effects=("adds to " + "x" * 500, "lowers it"))
+    assert _bar_width(long) < 300
+
+
+@pytest.fixture
+def signed(scores) -> InstanceScores:
+    """Scores of one target, from -400 to 400."""
+    return InstanceScores(scores.coords, 100, scores.scores - 400, None, 0)
+
+
+def test_scores_that_add_and_take_away_are_red_and_blue(tmp_path, signed) -> None:
+    options = {"classes": ("ki67",), "predicted": "ki67", "words": NUMBER}
+    written = draw_heatmap(tmp_path, "a", signed, **options)
+    for kind in ("overlay", "map"):
+        picture = pixels(written[kind])
+        for color in DIVERGING_COLOR_SCALE[[0, 128, 256]]:
+            assert (picture == color).all(axis=2).sum() > 1000
+        assert not has_color(picture, COLOR_SCALE[-1])
+
+
+def test_the_overlay_on_tissue_and_its_tiles_are_diverging(tmp_path, signed, slide) -> None:
+    options = {"classes": ("ki67",), "predicted": "ki67", "words": NUMBER, "slide": slide}
+    written = draw_heatmap(tmp_path, "a", signed, **options)
+    assert has_color(pixels(written["tiles"]), DIVERGING_COLOR_SCALE[-1])
+    right = pixels(written["overlay"])[:, -1100:]
+    reddish, bluish = (right[..., c].astype(int) - right[..., 2 - c] > 30 for c in (0, 2))
+    assert min(reddish.sum(), bluish.sum()) > 10_000
+
+
+def test_what_is_not_added_up_stays_on_the_usual_scale(tmp_path, scores, signed) -> None:
+    unknown = replace(signed, score_class=None)  # such as attention
+    for each, words in ((signed, ScoreWords()), (unknown, NUMBER)):
+        options = {"classes": ("ki67",), "predicted": "ki67", "words": words}
+        picture = pixels(draw_heatmap(tmp_path, "a", each, **options)["map"])
+        assert has_color(picture, COLOR_SCALE[-1])
+        assert not has_color(picture, DIVERGING_COLOR_SCALE[-1])
+
+
+def test_scores_that_only_add_have_no_blue(tmp_path, signed) -> None:
+    positive = replace(signed, scores=signed.scores + 400)
+    options = {"classes": ("ki67",), "predicted": "ki67", "words": NUMBER}
+    picture = pixels(draw_heatmap(tmp_path, "a", positive, **options)["map"])
+    assert has_color(picture, DIVERGING_COLOR_SCALE[-1])
+    left = picture[:, : picture.shape[1] // 2].astype(int)  # without the bar of colors
+    assert (left[..., 2] - left[..., 0] <= 60).all()
+
+
+def test_one_negative_target_makes_all_diverging(scores) -> None:
+    by_target = np.stack([scores.scores, -scores.scores], axis=1)
+    both = replace(scores, class_scores=by_target)
+    for name in ("ki67", "age"):
+        shown = select_scores(both, ("ki67", "age"), predicted="ki67", class_name=name)
+        assert shown.choose_normalization(words=NUMBER) == "diverging"
+        text = shown.make_text("a", "", "score", "diverging", NUMBER)
+        assert text.name == f"adds to {name} (red) or lowers {name} (blue)"
+        assert text.effects == (f"adds to {name}", f"lowers {name}")
+
+
+@pytest.mark.parametrize("given", ["raw", "minmax", "rank"])
+def test_scores_around_zero_take_no_other_normalization(tmp_path, signed, scores, given) -> None:
+    options = {"classes": ("ki67",), "words": NUMBER, "normalization": given}
+    with pytest.raises(ConfigError, match=rf"is {given}; expected none, .* a tile adds to ki67"):
+        draw_heatmap(tmp_path, "a", signed, **options)
+    attention = replace(scores, class_scores=None, score_class=None)
+    assert draw_heatmap(tmp_path, "a", attention, **options)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (ScoreWords(), "score for er (predicted)"),
+        (ScoreWords.from_task(MultiLabel(("er", "pr"))), "score for er"),
+        (ScoreWords.from_task(Regression(("er", "pr"))), "score for er"),
+    ],
+)
+def test_only_a_class_is_predicted(scores, words: ScoreWords, expected: str) -> None:
+    both = replace(scores, class_scores=np.stack([scores.scores] * 2, axis=1))
+    shown = select_scores(both, ("er", "pr"), predicted="er")
+    assert shown.describe("score", "rank", words) == expected
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        (MultiLabel(("er", "pr")), "attention, one for all targets"),
+        (Classification(("er", "pr")), "attention, one for all classes"),
+        (Regression(("er", "pr")), "attention: how much a tile counts, in either direction"),
+        (Regression("er"), "attention: how much a tile counts, in either direction"),
+    ],
+)
+def test_attention_is_described_by_the_task(scores, task: Task, expected: str) -> None:
+    attention = replace(scores, class_scores=None, score_class=None)
+    shown = select_scores(attention, task.score_names, predicted="er")
+    assert shown.describe("attention", "rank", ScoreWords.from_task(task)) == expected
+
+
+def test_a_single_target_needs_no_word_about_classes(scores) -> None:
+    attention = replace(scores, class_scores=None)
+    assert select_scores(attention, ("ki67",), predicted="ki67").describe() == "score"
+    of_classes = select_scores(attention, ("no", "yes"), predicted="no")
+    assert of_classes.describe() == "score, one for all classes"
 
 
 def test_an_overlay_without_the_panel_of_the_slide_is_half_as_wide(scores, slide) -> None:

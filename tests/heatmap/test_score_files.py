@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sacmil.errors import RunError
 from sacmil.heatmap import normalize_scores, safe_file_name, write_geojson
-from sacmil.heatmap.colors import apply_color_scale
+from sacmil.heatmap.colors import DIVERGING_COLOR_SCALE, apply_color_scale
 from sacmil.results import InstanceScores
 
 few = settings(deadline=None, max_examples=30, derandomize=True)
@@ -73,6 +73,16 @@ def test_positions_measurements_and_colors_are_those_of_the_tiles(tmp_path, scor
             feature["properties"]["color"]
             == apply_color_scale(ranks[index : index + 1])[0].tolist()
         )
+
+
+def test_diverging_scores_are_red_above_zero_and_blue_below(tmp_path, scores) -> None:
+    largest = np.abs(scores.scores).max()
+    for index, feature in enumerate(write(tmp_path / "a.geojson", scores, "diverging")):
+        position = 0.5 + scores.scores[[index]].astype(float) / largest / 2
+        expected = apply_color_scale(position, DIVERGING_COLOR_SCALE)[0]
+        assert feature["properties"]["color"] == expected.tolist()
+        measured = feature["properties"]["measurements"]["score (diverging)"]
+        assert measured == pytest.approx(scores.scores[index] / largest, abs=1e-6)
 
 
 def test_slide_bounds_are_subtracted(tmp_path, scores) -> None:

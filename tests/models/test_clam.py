@@ -56,13 +56,23 @@ def test_answers_are_the_official_ones(name, golden) -> None:
     assert "out/logits" in file
 
 
+def iter_terms(model, output, target):
+    """Logits and labels of the instances that count, in the order of classes."""
+    terms = [term for term in model.iter_instance_terms(output, target) if term.counts]
+    own = [term for term in terms if term.labels.any()]
+    others = [term for term in terms if not term.labels.any()]
+    place = max(int(target), 0) if own else 0
+    in_order = [*others[:place], *own, *others[place:]]
+    return [(term.logits, term.labels) for term in in_order]
+
+
 @both
 def test_picked_instances_and_losses_are_the_official_ones(name, golden) -> None:
     file = golden(name)
     for case, options, label in cases(file):
         model = load_reference(name, official(file), **options)
         output = answer(model, torch.from_numpy(file["x"]))
-        logits, labels = zip(*model.iter_instance_terms(output, label), strict=True)
+        logits, labels = zip(*iter_terms(model, output, label), strict=True)
         instances_only = load_reference(name, official(file), bag_weight=0.0, **options)
         ours = {
             "inst_preds": torch.cat(logits).argmax(1),
@@ -161,8 +171,7 @@ def test_no_instance_stands_for_and_against_its_class(name: str, instances: int)
     model = create_model(name, in_dim=6, num_classes=2).eval()
     output = answer(model, torch.randn(instances, 6))
     attention = output.extras["attention"][:, 1].detach()
-    terms = model.iter_instance_terms(output, torch.tensor(1))
-    [(logits, labels)] = terms
+    [(logits, labels)] = iter_terms(model, output, torch.tensor(1))
     k = max(1, min(8, instances // 2))
     order = attention.sort(descending=True).indices
     weakest = order.flip(0)[: min(k, instances - k)]
@@ -178,8 +187,7 @@ def test_a_single_output_is_the_positive_class(name: str) -> None:
     def labels_of(label: int, *, subtyping: bool) -> list[list[int]]:
         model = create_model(name, in_dim=6, num_classes=1, k_sample=2, subtyping=subtyping)
         output = answer(model, torch.randn(9, 6))
-        terms = model.iter_instance_terms(output, torch.tensor(label))
-        return [labels.tolist() for _, labels in terms]
+        return [labels.tolist() for _, labels in iter_terms(model, output, torch.tensor(label))]
 
     assert labels_of(1, subtyping=False) == labels_of(1, subtyping=True) == [[1, 1, 0, 0]]
     assert labels_of(0, subtyping=False) == []

@@ -51,7 +51,9 @@ def test_a_card_whose_checksum_lost_its_name_is_rejected(tmp_path: Path) -> None
     save_model(tmp_path / "m", create_model("mean_pool", in_dim=4, num_classes=2))
     file = tmp_path / "m" / CARD_FILE
     file.write_text(file.read_text().replace("card_sha256", "card_shi256"))
-    with pytest.raises(ModelFolderError, match="unknown entry 'card_shi256'; expected card_sha256"):
+    with pytest.raises(
+        ModelFolderError, match=r"unknown entry 'card_shi256'; expected .*card_sha256"
+    ):
         load_model(tmp_path / "m")
 
 

@@ -24,6 +24,11 @@ def run_on_fake(ray: FakeRay, items: int, *, cpus: int = 1) -> list[TaskOutcome]
     return sorted(outcome for outcome in pool.run(range(items)) if outcome is not None)
 
 
+def read_last_line(text: str) -> str:
+    """Return what a script printed last: Ray prints there too, such as that a node went away."""
+    return (text.splitlines() or [""])[-1]
+
+
 def test_an_actor_out_of_reach_costs_its_item_nothing() -> None:
     def run(item: int, tries: int) -> int:
         if item == 1 and tries <= MAX_CRASHES + 2:
@@ -169,7 +174,7 @@ def test_a_temporary_cluster_runs_no_code_from_the_working_directory(
     )
     command = [sys.executable, "-P", "-c", script]
     done = subprocess.run(command, cwd=downloads, capture_output=True, text=True, timeout=120)
-    assert done.stdout == "[42]\n", done.stderr
+    assert read_last_line(done.stdout) == "[42]", done.stderr
     assert not list(downloads.glob("*.was-run"))
 
 
@@ -183,4 +188,4 @@ def test_a_study_may_send_functions_of_its_own_folder(ray_cluster, tmp_path: Pat
     )
     command = [sys.executable, "study.py", ray_cluster.address]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.stdout == "[42]\n", done.stderr
+    assert read_last_line(done.stdout) == "[42]", done.stderr

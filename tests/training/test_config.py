@@ -47,7 +47,8 @@ def test_numbers_yaml_takes_for_text_are_numbers() -> None:
 
 
 def test_options_of_models_take_numbers_as_people_write_them() -> None:
-    assert make_config({}, ["start=2e0"]).options["start"] == 2
+    assert make_config({}, ["near_strength=2e-1"]).options["near_strength"] == 0.2
+    assert make_config({"model": "sac_mil_local"}, ["start=2e0"]).options["start"] == 2
 
 
 def test_slow_weights_can_be_set_and_left_out() -> None:
@@ -71,7 +72,7 @@ def test_slow_weights_can_be_set_and_left_out() -> None:
         ("lr=[1]", "expected a number"),
         ("sampler=x", "balanced, shuffle"),
         ("training.k=3", "no setting of training 'k'"),
-        ("options.lr=3", "no option of sac_mil_local 'lr'"),
+        ("options.lr=3", "no option of sac_mil_near_far 'lr'"),
         ("model=sacmil", "did you mean 'sac_mil'"),
         ("recipe=offical", "did you mean 'official'"),
         ("seed=x", "expected a whole number"),
@@ -139,7 +140,7 @@ def test_models_are_given_by_name_by_configuration_or_by_file(tmp_path) -> None:
     file = tmp_path / "config.yaml"
     write_configs(tmp_path, {"mine": config, "dsmil": TrainingConfig(model="dsmil")})
     assert resolve_configs(["dsmil"], config=file, options=["lr=1"])["dsmil"].to_recipe().lr == 1
-    assert list(resolve_configs(None)) == ["sac_mil_local"]
+    assert list(resolve_configs(None)) == ["sac_mil_near_far"]
     changed = resolve_configs({"mine": config}, recipe="official", options={"mine.hidden": 8})
     assert (changed["mine"].recipe, changed["mine"].options) == ("official", {"hidden": 8})
 
@@ -171,7 +172,7 @@ def test_every_recipe_of_every_model_is_a_configuration(name: str) -> None:
 
 def test_defaults_are_what_the_studies_found() -> None:
     nothing = make_config({})
-    assert (nothing.model, nothing.recipe) == ("sac_mil_local", "standard")
+    assert (nothing.model, nothing.recipe) == ("sac_mil_near_far", "standard")
     assert nothing.to_recipe().monitor == "last", "no slide is kept from training by default"
     for name in list_models():  # which are compared under one recipe, unless another is given
         assert make_config({"model": name}).to_recipe() == nothing.to_recipe()
@@ -197,7 +198,10 @@ def test_a_long_value_is_cut_in_the_message() -> None:
 
 
 def test_a_model_of_too_many_weights_is_rejected_before_it_is_made(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(job, "create_meta_model", create_model)  # the first on "meta" takes seconds
+    def create(name, /, **options):
+        return create_model(name, **options)  # the first on "meta" takes seconds
+
+    monkeypatch.setattr(job, "create_meta_model", create)
     monkeypatch.setattr(job, "_MAX_PARAMETERS", 100)
     write_bag(tmp_path / "a.h5", Bag("a", np.zeros((2, 8), np.float32), np.eye(2), 1))
     config = make_config({"model": "abmil", "options": {"hidden": 12}})

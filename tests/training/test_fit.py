@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from sacmil import Bag, create_model, predict
 from sacmil.errors import SacMILError
-from sacmil.evaluation.metrics import auc
+from sacmil.metrics.classification import auc
 from sacmil.models import MILModel, Output, Recipe, describe_model
 from sacmil.models._registry import get_model_class
+from sacmil.tasks import Classification
 from sacmil.training.checkpoint import Checkpoint
-from sacmil.training.fit import _compute_class_weights, _draw_order, fit
+from sacmil.training.fit import _draw_order, fit, fit_task
 from sacmil.training.loading import make_sample_loader, to_sample
 
 SMALL = {"in_dim": 8, "num_classes": 2, "dim": 16, "k": 4}
@@ -58,12 +59,12 @@ def test_few_bags_are_gone_over_until_there_are_steps_enough() -> None:
 
 
 def test_the_balanced_sampler_evens_out_rare_classes() -> None:
-    targets = (np.arange(40) < 4).astype(np.int64)
-    random = np.random.default_rng(0)
+    targets = (np.arange(40) < 4).astype(np.float64)[:, None]
+    random, task = np.random.default_rng(0), Classification(("common", "rare"))
     balanced = Recipe(sampler="balanced")
-    sampled = np.concatenate([_draw_order(targets, balanced, random) for _ in range(50)])
+    sampled = np.concatenate([_draw_order(targets, balanced, task, random) for _ in range(50)])
     assert np.mean(sampled < 4) == pytest.approx(0.5, abs=0.05)
-    assert sorted(_draw_order(targets, Recipe(), random)) == list(range(40))
+    assert sorted(_draw_order(targets, Recipe(), task, random)) == list(range(40))
 
 
 class Student(MILModel):
@@ -98,7 +99,8 @@ class Student(MILModel):
 def test_training_gets_positions_in_patch_units() -> None:
     model = Student(in_dim=8, num_classes=2)
     coords = np.array([[512, 1024], [2560, 512], [0, 0]])
-    sample = to_sample(model, Bag("slide", np.ones((3, 8), np.float32), coords, 512), 1)
+    bag = Bag("slide", np.ones((3, 8), np.float32), coords, 512)
+    sample = to_sample(model, bag, torch.tensor(1))
     for found in (sample.coords, model.planned[0]):
         np.testing.assert_array_equal(found, [[1, 2], [5, 1], [0, 0]])
 
@@ -312,5 +314,27 @@ def test_a_run_stopped_after_any_epoch_ends_with_the_same_weights(name: str, tmp
 def test_weights_of_classes_that_are_present_are_one_on_average() -> None:
     model = create_model("mean_pool", in_dim=8, num_classes=3)
     samples = make_sample_loader(model, *cohort(5))
-    found = _compute_class_weights(samples, Recipe(class_weights="balanced"), model).numpy()
-    assert found[samples.targets].mean() == pytest.approx(1)
+    task = fit_task(model.known_task, samples, Recipe(class_weights="balanced"))
+    found = np.array(task.class_weights)
+    assert found[samples.targets[:, 0].astype(int)].mean() == pytest.approx(1)
+    assert len(found) == 3
+    assert fit_task(task, samples, Recipe()).class_weights == ()
+
+
+def test_without_a_task_classes_are_learned_as_the_recipe_says() -> None:
+    recipe = Recipe(lr=1e-2, epochs=2, class_weights="balanced", label_smoothing=0.2)
+    bags, labels = cohort(5)
+
+    def weights(recipe: Recipe, *, is_given: bool) -> dict[str, Tensor]:
+        torch.manual_seed(7)
+        model = create_model("mean_pool", in_dim=8, num_classes=2)
+        samples = make_sample_loader(model, bags, labels)
+        known = Classification(("benign", "malignant"))
+        fit(model, samples, recipe, task=fit_task(known, samples, recipe) if is_given else None)
+        return model.state_dict()
+
+    one, same = (weights(recipe, is_given=is_given) for is_given in (True, False))
+    assert all(one[name].equal(same[name]) for name in one)
+    for other in (recipe.replace(class_weights="none"), recipe.replace(label_smoothing=0)):
+        found = weights(other, is_given=False)
+        assert not all(one[name].equal(found[name]) for name in one)

@@ -12,8 +12,9 @@ import yaml
 from small_cohort import write_material
 
 from sacmil import load_model, predict, read_bag, write_bag
+from sacmil.card import read_card
 from sacmil.errors import ConfigError, RunError, SacMILError
-from sacmil.evaluation.metrics import auc, average_precision
+from sacmil.metrics.classification import auc, average_precision
 from sacmil.results import LOCALIZATION_FILE, read_localization, read_predictions
 from sacmil.training.config import TrainingConfig
 from sacmil.training.job import DeviceConfig, TrainingJob, list_labeled_bags, run_job
@@ -27,7 +28,7 @@ def make_job(dataset, folder, recipe="official", **changes) -> TrainingJob:
     train, val, test = (list_labeled_bags(data, ids) for ids in dataset.folds[0])
     config = TrainingConfig(recipe=recipe, options=OPTIONS, training=TRAINING)
     given = {"config": config, "train": train, "val": val, "test": test, **changes}
-    return TrainingJob(folder=folder, name="sac", classes=data.cohort.classes, fold=0, **given)
+    return TrainingJob(folder=folder, name="sac", task=data.cohort.task, fold=0, **given)
 
 
 class Loader:
@@ -51,6 +52,16 @@ def test_the_test_set_is_read_once_after_everything_else(dataset, tmp_path, reci
     assert sorted(test_reads) == sorted(test), "each test bag once"
     assert loader.read[-len(test) :] == test_reads, "after every other"
     assert reads[-1] <= len(loader.read) - len(test), "and after the last epoch"
+
+
+@pytest.mark.parametrize("monitor", ["last", "val_loss"])
+def test_the_card_counts_what_the_model_was_trained_on(dataset, tmp_path, monitor) -> None:
+    config = TrainingConfig(model="mean_pool", training={**TRAINING, "monitor": monitor})
+    job = make_job(dataset, tmp_path / "job", config=config)
+    run_job(job)
+    train, val = len(job.train), len(job.val)
+    counts = {"train": train + val, "val": 0} if monitor == "last" else {"train": train, "val": val}
+    assert read_card(job.folder).training["slides"] == {**counts, "test": len(job.test)}
 
 
 def add_instance_labels(dataset) -> None:

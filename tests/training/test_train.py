@@ -23,7 +23,7 @@ from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.splits import Fold, make_folds
 from sacmil.errors import CohortError, CohortWarning, ConfigError, RunError, SacMILError
 from sacmil.evaluation.fold_results import average_by_patient
-from sacmil.evaluation.metrics import METRICS
+from sacmil.metrics.classification import METRICS
 from sacmil.results import LOCALIZATION_FILE, read_localization, read_predictions
 from sacmil.results.run import Run
 from sacmil.training.config import TrainingConfig, make_configs
@@ -246,14 +246,33 @@ def test_every_bad_bag_is_reported_before_anything_is_trained(dataset, tmp_path)
 
 
 def test_a_job_that_fails_is_reported_and_the_others_run(dataset, tmp_path) -> None:
-    """With one class in the validation set of fold 0, its epoch cannot be chosen."""
-    cohort, _, folds = dataset
-    val = tuple(s.slide_id for s in cohort.get_slides(folds[0].val) if s.label == 0)
-    folds = [folds[0]._replace(val=val), folds[1]]
-    found = validate(tmp_path / "run", dataset, folds=folds)
-    assert sorted(found.failures) == [f"{m}, seed 0, fold 0" for m in ("abmil", "mean_pool")]
-    assert all("one class only" in reason for reason in found.failures.values())
+    """A slide whose features overflow is in the test set of fold 0 only."""
+    wrong = dataset.folds[0].test[0]
+    bag = read_bag(dataset.bags[wrong])
+    bag = dataclasses.replace(bag, features=np.full_like(bag.features, 1e38))
+    write_bag(dataset.bags[wrong], bag)
+    others = [tuple(name for name in ids if name != wrong) for ids in dataset.folds[1]]
+    mean_pool = {"mean_pool": CONFIGS["mean_pool"]}
+    folds = [dataset.folds[0], Fold(*others)]
+    found = validate(tmp_path / "run", dataset, mean_pool, folds=folds)
+    (reason,) = found.failures.values()
+    assert list(found.failures) == ["mean_pool, seed 0, fold 0"]
+    assert wrong in reason
     assert set(found.predictions.fold) == {1}
+
+
+def test_a_validation_set_of_one_class_is_found_before_training(dataset, tmp_path) -> None:
+    cohort, _, folds = dataset
+    val = tuple(s.slide_id for s in cohort.get_slides(folds[1].val) if s.label == 0)
+    short = {"folds": [folds[0], folds[1]._replace(val=val)]}
+    with pytest.raises(CohortError) as rejected:
+        validate(tmp_path / "run", dataset, **short)
+    (problem,) = rejected.value.problems
+    assert problem.startswith("fold 1: the recipe chooses the best epoch by")
+    assert "the validation set holds one class only" in problem
+    assert not (tmp_path / "run").exists()
+    last = make_configs(["mean_pool"], {}, ["epochs=1", "monitor=last"])
+    assert not validate(tmp_path / "run", dataset, last, **short).failures
 
 
 def test_a_run_over_other_bags_is_rejected(dataset, mean_pool_run) -> None:

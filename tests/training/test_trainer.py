@@ -8,11 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from small_models import make_bag, make_model
 from torch import Tensor, nn
 
 from sacmil.models import MILModel, Output, Recipe, Sample, create_model, list_models
 from sacmil.models._recipe import Lookahead
 from sacmil.models._registry import get_model_class
+from sacmil.tasks import Task
+from sacmil.training.loading import make_sample_loader
 from sacmil.training.trainer import (
     SlowWeights,
     Trainer,
@@ -36,7 +39,7 @@ class TwoTiers(MILModel):
         first = self.first(features.mean(0))
         return Output(self.second(first), features.norm(dim=1), extras={"first": first})
 
-    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+    def losses(self, output: Output, target: Tensor, task: Task | None = None) -> dict[str, Tensor]:
         cross_entropy = nn.functional.cross_entropy
         return {
             "first": cross_entropy(output.extras["first"], target),
@@ -93,6 +96,17 @@ def test_bags_of_one_step_are_averaged() -> None:
     torch.optim.Adam(plain.parameters(), lr=1e-2).step()
     for name, value in weights(plain).items():
         torch.testing.assert_close(weights(ours)[name], value)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_gradients_of_a_step_share_no_memory(name: str) -> None:
+    """Or a second bag would be added to all of them, and clipping would scale them again."""
+    ours = make_model(name)
+    bags = [make_bag(20, seed=seed) for seed in range(2)]
+    loader = make_sample_loader(ours, bags, [0, 1])
+    Trainer(ours, Recipe()).step(list(loader))
+    grads = [p.grad for p in ours.parameters() if p.grad is not None]
+    assert len({grad.untyped_storage().data_ptr() for grad in grads}) == len(grads)
 
 
 @pytest.mark.parametrize("norm", [1e-3, 1e3])
@@ -171,13 +185,16 @@ def test_a_step_forgets_the_gradients_of_the_one_before() -> None:
         assert fresh_one.grad.abs().max() > 0
 
 
-def first_losses(made: MILModel, label: int, **recipe: float) -> dict[str, Tensor]:
+def first_losses(made: MILModel, label: int, *, label_smoothing: float) -> dict[str, Tensor]:
     """Return the losses of one bag before the first step."""
+    task = made.known_task.fitted(
+        np.array([[label]]), label_smoothing=label_smoothing, class_weights="none"
+    )
     torch.manual_seed(0)
     bag = sample(label=label)
     plan = made.plan(bag.coords.numpy(), bag.features.numpy())
     bag = bag._replace(plan={key: torch.from_numpy(value) for key, value in plan.items()})
-    return Trainer(made, Recipe(**recipe)).update_weights([bag])
+    return Trainer(made, Recipe(), task=task).update_weights([bag])
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])

@@ -35,13 +35,17 @@ def test_the_list_matches_results_json(app, made) -> None:
     assert document["models"][0]["members"] == 3
     assert document["title"] == "results"
     assert document["colors"] == COLOR_SCALE.tolist()
+    assert (document["task"], document["has_classes"]) == ("classification", True)
+    for key in ("levels", "choices", "score_names"):
+        assert document[key] == list(CLASSES)
     for slide, expected in zip(document["slides"], known.slides, strict=True):
         assert (slide["slide_id"], slide["label"]) == (expected.slide_id, expected.label)
         assert (slide["mpp"], tuple(slide["size"])) == (expected.mpp, expected.size)
         for shown, stored in zip(slide["predictions"], expected.answers, strict=True):
             assert document["models"][shown["model"]]["name"] == stored.model
-            assert tuple(shown["probabilities"]) == stored.probabilities
-            assert shown["predicted"] == CLASSES[int(np.argmax(stored.probabilities))]
+            assert tuple(shown["values"]) == stored.values
+            assert shown["predicted"] == CLASSES[int(np.argmax(stored.values))]
+            assert shown["score_name"] == shown["predicted"]
             assert shown["has_scores"] == (stored.scores is not None)
 
 

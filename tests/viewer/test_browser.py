@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -15,7 +18,14 @@ from PIL import Image
 from results_maker import CLASSES, HOT, SIDE, SIZE, TRUTH, make_results, tile_scores
 from slide_maker import tissue_pixels
 
-from sacmil.heatmap.colors import COLOR_SCALE, apply_color_scale, normalize_scores
+from sacmil.heatmap.colors import (
+    COLOR_SCALE,
+    DIVERGING_COLOR_SCALE,
+    apply_color_scale,
+    normalize_scores,
+    to_scale_positions,
+)
+from sacmil.results import read_results, read_scores
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -74,15 +84,22 @@ def expected_errors() -> list[str]:
 
 
 @pytest.fixture
-def page(window: Window, address: str, expected_errors: list[str]) -> Iterator[Page]:
+def known_hosts(address: str) -> set[str]:
+    """Hosts that a test sends requests to."""
+    return {urlsplit(address).netloc, ""}  # data: has no host
+
+
+@pytest.fixture
+def page(window: Window, known_hosts: set[str], expected_errors: list[str]) -> Iterator[Page]:
     """An empty page; errors in its console and requests to other hosts fail the test."""
     window.errors.clear()
+    window.hosts.clear()
     window.page.set_viewport_size({"width": 1000, "height": 700})
     window.page.mouse.move(1, 1)
     yield window.page
     window.page.goto("about:blank")
     window.page.unroute_all()
-    assert window.hosts <= {urlsplit(address).netloc, ""}  # data: has no host
+    assert window.hosts <= known_hosts
     known = re.compile("|".join(expected_errors) or "(?!)")
     assert [error for error in window.errors if not known.search(error)] == []
 
@@ -333,7 +350,7 @@ def test_the_list_marks_wrong_predictions_and_sorts_both_ways_and_back(
     marks = page.locator("#slide-table tbody td:first-child").all_inner_texts()
     assert marks == ["✓", "✗", "✓", "✓", "✓", "✗", ""]
     by_share = [SLIDES[index] for index in (6, 4, 1, 3, 5, 2, 0)]
-    for column, order in {"slide": sorted(SLIDES), "probability": by_share}.items():
+    for column, order in {"slide": sorted(SLIDES), "value": by_share}.items():
         head = page.locator(f"th[data-column={column}] button")
         head.click()
         assert names(page) == order
@@ -346,8 +363,8 @@ def test_the_list_marks_wrong_predictions_and_sorts_both_ways_and_back(
         assert names(page)[-1] == "unlabelled"  # what is unknown comes last, both ways
     page.locator("th[data-column=mark] button").click()
     assert names(page)[:2] == ["normal-1", "damaged"]
-    page.select_option("#probability-of", "tumour")
-    page.locator("th[data-column=probability] button").click()
+    page.select_option("#value-of", "tumour")
+    page.locator("th[data-column=value] button").click()
     assert names(page)[0] == "unscored"
 
 
@@ -773,7 +790,9 @@ def test_a_long_class_name_never_hides_its_probability(page: Page) -> None:
         for slide in whole["slides"]:
             for prediction in slide["predictions"]:
                 prediction["predicted"] = long[prediction["predicted"]]
-        route.fulfill(json=whole | {"classes": list(long.values())})
+                for choice in prediction["choices"]:
+                    choice["name"] = long[choice["name"]]
+        route.fulfill(json=whole | {"levels": list(long.values())})
 
     page.route("**/api/results", lengthened)
     page.goto("/#beside=mean_pool")
@@ -782,3 +801,241 @@ def test_a_long_class_name_never_hides_its_probability(page: Page) -> None:
         head = page.locator(f"#panel-{panel} > header").bounding_box()
         share = page.locator(f"#panel-{panel} .predicted > span").last.bounding_box()
         assert share["x"] + share["width"] <= head["x"] + head["width"]
+
+
+# Other tasks
+
+
+@pytest.fixture(scope="module")
+def task_address(task_folder: Callable[[str], Path]) -> Iterator[Callable[[str], str]]:
+    """Returns the address of a viewer of a task's results; each is started once."""
+    skip_unless_ready()
+    with ExitStack() as servers:
+        yield cache(lambda name: servers.enter_context(viewer(task_folder(name))))
+
+
+@pytest.fixture
+def show_task(
+    page: Page, known_hosts: set[str], task_address: Callable[[str], str]
+) -> Callable[..., Page]:
+    """Open the results of a task, with parameters of the link."""
+
+    def show(name: str, **params: object) -> Page:
+        known_hosts.add(urlsplit(address := task_address(name)).netloc)
+        page.goto(f"{address}#" + "&".join(f"{k}={v}" for k, v in params.items()))
+        settle(page)
+        page.locator("#heat:enabled").wait_for()
+        return page
+
+    return show
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    return page.locator(selector).all_inner_texts()
+
+
+def predictions(page: Page) -> list[str]:
+    return texts(page, "#slide-table tbody td:nth-child(4)")
+
+
+def options(page: Page, selector: str) -> list[str]:
+    return page.locator(f"{selector} option").all_text_contents()
+
+
+def test_a_regression_shows_numbers_and_only_filters_that_make_sense(
+    show_task: Callable[..., Page],
+) -> None:
+    page = show_task("regression")
+    bar = page.locator(".prediction-bar")
+    assert bar.inner_text().split() == ["ki67", "23.14"]
+    assert page.locator(".prediction-bar .bar, #slide-table tbody .bar").count() == 0
+    page.keyboard.press("2")
+    assert bar.inner_text().split() == ["ki67", "23.14", "±", "0.01"]
+    for hidden in ("filter-label", "filter-predicted", "filter-wrong", "value-of", "score-class"):
+        assert page.locator(f"#{hidden}").is_hidden()
+    for column in ("value", "mark"):
+        assert page.locator(f"th[data-column={column}]").is_hidden()
+    assert predictions(page) == ["23.14", "115.5", "9.25", "-3"]
+    assert text(page, "#slide-counts") == "4 slides"
+    page.locator("th[data-column=predicted] button").click()
+    assert predictions(page) == ["-3", "9.25", "23.14", "115.5"]
+    page.locator("th[data-column=label] button").click()
+    assert names(page) == ["b", "a", "c", "d"]  # 4.5, 25, 100 and none
+
+
+def test_several_targets_are_listed_by_the_chosen_one(show_task: Callable[..., Page]) -> None:
+    page = show_task("targets")
+    assert text(page, ".prediction-bar").split() == ["ki67", "23.14", "age", "61.5"]
+    assert predictions(page) == ["23.14, 61.5", "115.5, 47.25", "9.25, 70"]
+    values = "#slide-table tbody td:nth-child(5)"
+    assert texts(page, values) == ["23.14", "115.5", "9.25"]
+    assert options(page, "#value-of") == ["Value of ki67", "Value of age"]
+    page.select_option("#value-of", "age")
+    assert texts(page, values) == ["61.5", "47.25", "70"]
+    page.locator("th[data-column=value] button").click()
+    assert names(page) == ["b", "a", "c"]
+
+
+def test_levels_have_bars_marks_and_an_order(show_task: Callable[..., Page]) -> None:
+    page = show_task("ordinal")
+    expected = "mid, expected level from 0 (low) to 2 (high): 1.10"
+    assert text(page, ".prediction-bar .headline") == expected
+    assert texts(page, ".prediction-bar b") == ["mid", "high", "low"]
+    assert texts(page, ".prediction-bar li > span:last-child") == ["50.0 %", "30.0 %", "20.0 %"]
+    assert page.locator(".prediction-bar .bar").count() == 3
+    assert texts(page, "#slide-table tbody td:first-child") == ["✓", "✗", "✓"]
+    assert text(page, "#slide-counts") == "3 slides · 1 of 3 labelled slides misclassified"
+    assert options(page, "#filter-label") == ["Any label", "low", "mid"]
+    assert options(page, "#filter-predicted") == ["Any prediction", "low", "mid", "high"]
+    assert options(page, "#value-of") == ["P of predicted", "P of low", "P of mid", "P of high"]
+    page.locator("th[data-column=predicted] button").click()
+    assert predictions(page) == ["low", "mid", "high"]
+    page.locator("#filter-wrong").check()
+    assert names(page) == ["b"]
+
+
+def test_labels_are_filtered_and_have_scores_of_their_own(show_task: Callable[..., Page]) -> None:
+    page = show_task("multilabel", opacity=1)
+    assert text(page, ".prediction-bar .headline") == "er 0.81, her2 0.60"
+    assert texts(page, ".prediction-bar b") == ["er", "her2", "pr"]
+    assert page.locator(".prediction-bar .bar").count() == 3
+    assert predictions(page) == ["er, her2", "pr", "none"]
+    assert options(page, "#value-of") == ["Highest P", "P of er", "P of pr", "P of her2"]
+    assert options(page, "#filter-predicted") == ["Any prediction", "er, her2", "none", "pr"]
+    assert page.locator("#filter-wrong").is_hidden()
+    page.select_option("#filter-predicted", "pr")
+    assert names(page) == ["b"]
+    page.select_option("#filter-predicted", "")
+    page.locator("th[data-column=value] button").click()
+    assert names(page) == ["c", "a", "b"]
+    assert options(page, "#score-class") == ["default", "for er", "for pr", "for her2"]
+    assert text(page, ".legend figcaption") == "score for er · % of tiles below"
+    page.select_option("#score-class", "pr")
+    page.get_by_text("Top tiles · one, score for pr").wait_for()
+
+
+def check_diverging_colors(page: Page, values: np.ndarray) -> None:
+    """Check the colors of tiles and the legend, whose middle is zero."""
+    positions, _, _ = to_scale_positions(normalize_scores(values, "diverging"), "diverging")
+    expected = apply_color_scale(positions, DIVERGING_COLOR_SCALE)[UNCOVERED]
+    assert np.abs(mean_colors(page, middles()[UNCOVERED]) - expected).max() == 0
+    low, zero, high = texts(page, ".legend .ticks span")
+    largest = np.abs(values).max()
+    assert [float(low), float(high)] == pytest.approx([-largest, largest], rel=0.01)
+    assert (zero, high[0]) == ("0", "+")
+    box = page.locator(".legend canvas").bounding_box()
+    row = picture(page)[round(box["y"] + box["height"] / 2)]
+    drawn = row[np.rint(box["x"] + np.array([0.1, 0.5, 0.9]) * box["width"]).astype(int)]
+    ends = DIVERGING_COLOR_SCALE[[26, 128, 230]].astype(int)
+    assert np.abs(drawn - ends).max() < 6
+
+
+@pytest.mark.parametrize("name", ["regression", "ordinal", "survival"])
+def test_what_a_tile_adds_is_red_and_what_it_takes_is_blue(
+    show_task: Callable[..., Page], task_folder: Callable[[str], Path], name: str
+) -> None:
+    page = show_task(name, opacity=1)
+    score_name = {"regression": "ki67", "ordinal": "grade", "survival": "the risk"}[name]
+    verb = "raises" if name == "survival" else "adds to"
+    page.locator("#panel-0 .curve").evaluate("curve => curve.remove()")  # it lies over tiles
+    assert text(page, ".legend figcaption") == "What a tile does"
+    above, below = f"{verb} {score_name}", f"lowers {score_name}"
+    assert texts(page, ".legend .ticks b") == [below, "", above]
+    page.get_by_text(f"Top tiles · one, {above} (red) or {below} (blue)").wait_for()
+    check_diverging_colors(page, read_scores(task_folder(name) / "scores/one/a.npz").scores)
+    assert page.locator("#scale").is_disabled()
+    assert page.locator("#scale").input_value() == "zero"
+    page.keyboard.press("2")  # whose attention stays on the usual scale
+    page.get_by_text("Top tiles · many, mean rank by 3 members").wait_for()
+    attention = read_scores(task_folder(name) / "scores/many/a.npz").scores
+    expected = apply_color_scale(normalize_scores(attention, "rank"))[UNCOVERED]
+    assert np.abs(mean_colors(page, middles()[UNCOVERED]) - expected).max() == 0
+    assert page.locator("#scale").is_enabled()
+    assert page.locator("#scale").input_value() == "rank"
+
+
+def test_every_target_has_colors_around_its_own_zero(
+    show_task: Callable[..., Page], task_folder: Callable[[str], Path]
+) -> None:
+    page = show_task("targets", opacity=1)
+    page.select_option("#score-class", "age")
+    page.get_by_text("Top tiles · one, adds to age (red) or lowers age (blue)").wait_for()
+    by_target = read_scores(task_folder("targets") / "scores/one/a.npz").class_scores
+    check_diverging_colors(page, by_target[:, 1])
+
+
+def test_negative_scores_of_labels_stay_on_the_usual_scale(
+    show_task: Callable[..., Page], task_folder: Callable[[str], Path]
+) -> None:
+    page = show_task("multilabel", opacity=1)
+    values = read_scores(task_folder("multilabel") / "scores/one/a.npz").scores
+    assert values.min() < 0
+    expected = apply_color_scale(normalize_scores(values, "rank"))[UNCOVERED]
+    assert np.abs(mean_colors(page, middles()[UNCOVERED]) - expected).max() == 0
+
+
+def read_curve(page: Page) -> list[np.ndarray]:
+    """Points of the lines as drawn, in percent of the width and from the bottom."""
+    lines = page.locator("#panel-0 .curve polyline")
+    found = lines.evaluate_all(
+        "lines => lines.map(({points}) => Array.from(points, ({x, y}) => [x, 100 - y]))"
+    )
+    return [np.array(line) for line in found]
+
+
+def test_a_curve_is_drawn_with_its_members_behind(
+    show_task: Callable[..., Page], task_folder: Callable[[str], Path]
+) -> None:
+    page = show_task("survival")
+    stored = read_results(task_folder("survival")).slides[0].answers
+    headline = "high risk, above 81% of the training patients"
+    assert text(page, ".prediction-bar .headline") == headline
+    names_shown = ["risk percentile", "survival 12 months", "survival 36 months"]
+    assert texts(page, ".prediction-bar b") == names_shown
+    assert texts(page, ".prediction-bar li > span:last-child") == ["81%", "82%", "55%"]
+    assert options(page, "#value-of") == names_shown
+    (line,) = read_curve(page)
+    np.testing.assert_allclose(line[:, 0], [0, 25, 50, 75, 100])
+    np.testing.assert_allclose(line[:, 1], [100, *(100 * v for v in stored[0].values[2:])])
+    page.keyboard.press("2")
+    page.get_by_text("Thin lines: its 3 members.").wait_for()
+    *members, mean = read_curve(page)
+    np.testing.assert_allclose(mean, line)
+    expected = [[100 * value for value in member[2:]] for member in stored[1].members]
+    np.testing.assert_allclose([member[1:, 1] for member in members], expected, atol=0.01)
+    image = page.get_by_role("img", name=re.compile("survival by time .months.: 100% at 0, 82%"))
+    assert image.is_visible()
+    assert page.locator("#panel-0 .curve text").all_text_contents() == [
+        *("0%", "50%", "100%", "0", "12", "24", "36", "48"),
+        "time (months)",
+    ]
+    page.locator("#panel-0 .curve summary").click()
+    assert image.is_hidden()
+    page.keyboard.press("j")
+    settle(page)
+    assert image.is_hidden(), "it stays folded"
+    assert page.locator("#panel-0 .curve summary").inner_text() == "survival"
+
+
+def test_without_a_curve_there_is_no_frame_for_it(show_task: Callable[..., Page]) -> None:
+    page = show_task("regression")
+    assert page.locator(".curve").is_hidden()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["regression", "multilabel", "survival"])
+def test_a_narrow_page_has_the_list_above_the_slide(
+    show_task: Callable[..., Page], name: str
+) -> None:
+    page = show_task(name)
+    page.set_viewport_size({"width": 390, "height": 844})
+    settle(page)
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 390
+    slides, main = (page.locator(part).bounding_box() for part in ("#slides", "main"))
+    assert slides["y"] + slides["height"] <= main["y"]
+    if name != "survival":  # whose curve stands above the slide, and the page scrolls
+        assert main["y"] + main["height"] <= 844
+    assert page.locator(".slide-canvas").bounding_box()["height"] > 200
+    head = page.locator(".prediction").bounding_box()
+    for item in page.locator(".prediction-bar li").all():  # none is cut off
+        assert item.bounding_box()["y"] < head["y"] + head["height"]

@@ -8,7 +8,7 @@ import pytest
 from predicted import predicted
 
 import sacmil
-from sacmil.errors import OptionError, RunError
+from sacmil.errors import OptionError, RunError, RunWarning
 from sacmil.results import write_predictions
 
 FEW = {"draws": 50}
@@ -66,3 +66,21 @@ def test_a_model_without_a_dataset_is_a_wrong_call(tmp_path: Path) -> None:
     sacmil.save_model(tmp_path / "model", model)
     with pytest.raises(OptionError, match="without predictions; give a dataset"):
         sacmil.evaluate(tmp_path / "model")
+
+
+def test_a_run_whose_folds_are_not_all_finished_is_a_warning(tmp_path: Path) -> None:
+    write_predictions(tmp_path / "predictions.csv", predicted(("a", "b"), folds=2))
+    (tmp_path / "splits").mkdir()
+    for fold in range(2):
+        (tmp_path / "splits" / f"splits_{fold}.csv").touch()
+    (tmp_path / "provenance.json").write_text('{"seeds": [0]}')
+    assert sacmil.evaluate(tmp_path).warnings == []  # and a warning would be an error here
+    (tmp_path / "splits" / "splits_2.csv").touch()
+    for workflow in (sacmil.evaluate, sacmil.compare):
+        with pytest.warns(RunWarning, match="4 of 6 models are trained, and only these are used"):
+            found = workflow(tmp_path / "predictions.csv", **FEW)
+        assert "4 of 6 models" in found.make_report().warnings[0]
+    (tmp_path / "provenance.json").write_text('{"seeds": [0, 1]}')
+    (tmp_path / "config.yaml").write_text("{a: {}, b: {}, c: {}}")
+    with pytest.warns(RunWarning, match="4 of 18 models"):
+        sacmil.evaluate(tmp_path)

@@ -18,9 +18,9 @@ from sacmil.cohorts.outlines import label_tiles
 from sacmil.deploy.runtime import load
 from sacmil.errors import RunError
 from sacmil.evaluation.comparison import compare_models
-from sacmil.evaluation.metrics import auc
 from sacmil.evaluation.summary import summarize
 from sacmil.heatmap import read_truth
+from sacmil.metrics.classification import auc
 from sacmil.results import read_predictions, read_results, read_scores
 from sacmil.workflows import demo
 from sacmil.workflows.demo import EXPORTED_MODELS, DemoSettings, run_demo
@@ -163,7 +163,7 @@ def test_scores_are_compared_with_the_outlines_that_were_drawn(out, shown) -> No
     """By what tiles say for the class that was answered, where scores are by class."""
     found, _ = shown
     answered = {
-        (slide.slide_id, answer.model): int(np.argmax(answer.probabilities))
+        (slide.slide_id, answer.model): int(np.argmax(answer.values))
         for slide in read_results(out / "results").slides
         for answer in slide.answers
     }

@@ -18,7 +18,7 @@ from sacmil.cohorts.cohort import Cohort, LabeledSlide
 from sacmil.cohorts.dataset import Dataset
 from sacmil.errors import CohortWarning, DeviceError, ModelFolderError, RunError
 from sacmil.evaluation.localization import measure_localization
-from sacmil.evaluation.metrics import METRICS, auc, average_precision
+from sacmil.metrics.classification import METRICS, auc, average_precision
 from sacmil.results import Predictions, read_predictions, write_predictions
 from sacmil.workflows.evaluate import Evaluation, evaluate
 from sacmil.workflows.runs import (

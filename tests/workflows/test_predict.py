@@ -78,16 +78,16 @@ def test_tables_and_results_hold_the_predictions(tmp_path: Path, model: Path) ->
         bag = read_bag(bags / f"{slide.slide_id}.h5")
         single = predict(load_model(model), bag)
         one, several, joint = slide.answers
-        assert one.probabilities == tuple(single.probabilities.tolist())
+        assert one.values == tuple(single.probabilities.tolist())
         assert one.spread is None
         np.testing.assert_array_equal(read_scores(out / one.scores).scores, single.scores)
-        both = np.array([one.probabilities, several.probabilities])
-        np.testing.assert_allclose(joint.probabilities, both.mean(axis=0), atol=1e-12)
+        both = np.array([one.values, several.values])
+        np.testing.assert_allclose(joint.values, both.mean(axis=0), atol=1e-12)
         np.testing.assert_allclose(joint.spread, both.std(axis=0), atol=1e-12)
         row = rows[slide.slide_id, "run"]
-        assert [float(row[f"p_{name}"]) for name in CLASSES] == list(several.probabilities)
+        assert [float(row[f"p_{name}"]) for name in CLASSES] == list(several.values)
         assert [float(row[f"spread_{name}"]) for name in CLASSES] == list(several.spread)
-        assert row["predicted"] == CLASSES[int(np.argmax(several.probabilities))]
+        assert row["predicted"] == CLASSES[int(np.argmax(several.values))]
         assert (row["model_hash"], row["encoder"]) == (found.models[1].hash, "lite0")
         assert rows[slide.slide_id, "m"]["spread_tumour"] == ""
     whole = json.loads((out / "predictions.json").read_text())
@@ -399,7 +399,7 @@ def test_a_slide_is_cut_and_encoded_as_the_card_says_and_only_once(
     bag = read_bag(record.bag.path)
     assert (bag.tile_px, bag.patch_size_um, bag.encoder.name) == (64, 32, "onnx:colour.onnx")
     expected = predict(load_model(model), bag).probabilities
-    assert record.answers[0].probabilities == tuple(expected.tolist())
+    assert record.answers[0].values == tuple(expected.tolist())
     (found,) = read_results(tmp_path / "out").slides
     assert found.slide == str(slide.resolve())
     assert (found.size, found.mpp) == ((768, 768), 0.5)

@@ -21,6 +21,7 @@ from sacmil.heatmap import find_top_tiles, normalize_scores, select_scores
 from sacmil.models import MILModel
 from sacmil.models._registry import get_model_class
 from sacmil.results import InstanceScores, Prediction, read_scores, write_scores
+from sacmil.tasks import Classification
 from sacmil.workflows.heatmaps import draw_heatmaps
 from sacmil.workflows.predict import predict_slides
 
@@ -116,7 +117,9 @@ def test_files_of_a_prediction_are_of_the_predicted_class(tmp_path: Path, label:
     given = {"device": "cpu", "slides": tmp_path / "slides", "report": True}
     done = predict_slides(tmp_path / "bags", model, tmp_path / "out", **given)
     (answer,) = done.records[0].answers
-    assert answer.find_predicted_class(CLASSES) == answer.score_class == CLASSES[label]
+    assert (
+        Classification(CLASSES).describe(answer).predicted == answer.score_class == CLASSES[label]
+    )
     kept = read_scores(tmp_path / "out" / answer.scores)
     assert kept.score_class == label
     assert set(np.argsort(-kept.scores)[: len(evidence)].tolist()) == evidence

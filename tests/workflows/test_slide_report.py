@@ -17,6 +17,8 @@ import pytest
 from PIL import Image
 
 from sacmil.results import ModelInfo, StoredPrediction
+from sacmil.tasks import Classification, Ordinal, Regression, format_probability
+from sacmil.tasks._explanation import describe_prediction
 from sacmil.workflows.prediction_folder import (
     BagFile,
     PredictionFolder,
@@ -24,13 +26,12 @@ from sacmil.workflows.prediction_folder import (
 )
 from sacmil.workflows.slide_report import (
     ModelSummary,
-    describe_prediction,
-    format_probability,
     render_slide_report,
     write_slide_report,
 )
 
 CLASSES = ("normal", "tumour")
+TASK = Classification(CLASSES)
 MODEL = ModelInfo("m", "ab", 3)
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -42,7 +43,7 @@ def make_prediction(
     spread = tuple(given.std(axis=0).tolist()) if len(parts) > 1 else None
     facts = {"model": model, "hash": "ab", "scores": "scores/m/s.npz", "seconds": 0.5}
     mean = tuple(given.mean(axis=0).tolist())
-    return StoredPrediction(**(facts | {"probabilities": mean, "members": parts, "spread": spread}
+    return StoredPrediction(**(facts | {"values": mean, "members": parts, "spread": spread}
                           | changes))  # fmt: skip
 
 
@@ -140,7 +141,9 @@ class _Links(HTMLParser):
 def test_the_page_holds_the_answer_the_pictures_and_the_card(tmp_path: Path) -> None:
     answer = make_prediction((0.1, 0.9), (0.3, 0.7), pictures=write_pictures(tmp_path))
     facts = ModelSummary("m", {"Kind": "sac_mil", "Trained on": "99 slides"})
-    text = render_slide_report(tmp_path, record(answer, warnings=("odd bag",)), [MODEL], [facts])
+    text = render_slide_report(
+        tmp_path, record(answer, warnings=("odd bag",)), [MODEL], [facts], TASK
+    )
     for words in (
         "tumour",
         "0.80",
@@ -164,25 +167,52 @@ def test_of_several_models_the_joint_answer_leads_and_all_are_listed(tmp_path: P
     )
     joint = make_prediction((0.9, 0.1), (0.2, 0.8), model="ensemble")
     models = [ModelInfo(name, "ab") for name in ("one", "other", "ensemble")]
-    text = render_slide_report(tmp_path, record(one, other, joint), models, [])
+    text = render_slide_report(tmp_path, record(one, other, joint), models, [], TASK)
     assert "Prediction of ensemble" in text
     rows = re.findall(r"<tr><td>(\w+)</td><td>(\w+)</td>", text)
     assert rows == [("one", "normal"), ("other", "tumour"), ("ensemble", "normal")]
     assert "There is no heatmap" in text
 
 
+def test_an_expected_level_is_not_listed_among_probabilities(tmp_path: Path) -> None:
+    task = Ordinal(("low", "mid", "high"))
+    answers = [make_prediction((0.1, 0.4, 0.5, 1.4), model=name) for name in ("one", "other")]
+    models = [ModelInfo(name, "ab") for name in ("one", "other")]
+    given = record(*answers, classes=task.value_names)
+    text = render_slide_report(tmp_path, given, models, [], task)
+    assert "expected level from 0 (low) to 2 (high): 1.40" in text
+    assert "<th>high</th></tr>" in text
+    assert "&gt; 0.99" not in text
+
+
+def test_spreads_of_numbers_of_any_size_are_shown(tmp_path: Path) -> None:
+    task = Regression("ki67")
+    parts = ((1e-5,), (3e-5,))
+    answers = [make_prediction(*parts, model=name) for name in ("one", "other")]
+    models = [ModelInfo(name, "ab") for name in ("one", "other")]
+    given = record(*answers, classes=task.value_names)
+    text = render_slide_report(tmp_path, given, models, [], task)
+    assert "<td>0.00002 ± 0.00001</td>" in text
+
+
 def test_classes_are_shown_one_by_one_the_most_probable_first(tmp_path: Path) -> None:
     pictures = write_pictures(tmp_path)
     drawn = dict.fromkeys(("a", "b", "c"), "overlay.png")
     answer = make_prediction((0.2, 0.5, 0.3), pictures=pictures, class_pictures=drawn)
-    text = render_slide_report(tmp_path, record(answer, classes=("a", "b", "c")), [MODEL], [])
+    text = render_slide_report(
+        tmp_path,
+        record(answer, classes=("a", "b", "c")),
+        [MODEL],
+        [],
+        Classification(("a", "b", "c")),
+    )
     assert re.findall(r"<figcaption>(\w): ([\d.]+)</figcaption>", text) == [
         ("b", "0.50"),
         ("c", "0.30"),
         ("a", "0.20"),
     ]
     assert "Heatmaps by class" not in render_slide_report(
-        tmp_path, record(make_prediction((0.2, 0.8))), [MODEL], []
+        tmp_path, record(make_prediction((0.2, 0.8))), [MODEL], [], TASK
     )
 
 
@@ -193,7 +223,7 @@ def test_all_a_page_shows_is_within_it(tmp_path: Path) -> None:
     )
     links = _Links()
     text = render_slide_report(
-        tmp_path, record(answer), [MODEL], [ModelSummary("m", {"Kind": "sac_mil"})]
+        tmp_path, record(answer), [MODEL], [ModelSummary("m", {"Kind": "sac_mil"})], TASK
     )
     links.feed(text)
     assert len(links.sources) == 3
@@ -227,7 +257,7 @@ def test_everything_on_the_page_is_text(tmp_path: Path, text: str) -> None:
         )
         facts = [ModelSummary(name, {name: name}), ModelSummary("other", {})]
         links = _Links()
-        links.feed(render_slide_report(tmp_path, made, [ModelInfo(name, "ab")], facts))
+        links.feed(render_slide_report(tmp_path, made, [ModelInfo(name, "ab")], facts, TASK))
         return links
 
     assert hostile(text).tags == hostile("harmless").tags
@@ -240,6 +270,7 @@ def test_the_page_is_written_whole_under_a_harmless_name(tmp_path: Path) -> None
         record(make_prediction((0.1, 0.9)), slide_id="../x"),
         [MODEL],
         [],
+        TASK,
     )
     assert path.parent == tmp_path / "reports"
     assert path.read_text(encoding="utf-8").endswith("</html>\n")
@@ -301,7 +332,10 @@ def test_opened_from_disk_in_a_browser_no_request_leaves(
     answer = make_prediction((0.1, 0.9), (0.3, 0.7), model=bait, pictures=write_pictures(tmp_path))
     made = record(answer, slide_id=bait, classes=(bait, "tumour"), warnings=(f"{bait}</style>",))
     facts = [ModelSummary(bait, {bait: bait})]
-    path = write_slide_report(PredictionFolder(tmp_path), made, [ModelInfo(bait, "ab")], facts)
+    task = Classification((bait, "tumour"))
+    path = write_slide_report(
+        PredictionFolder(tmp_path), made, [ModelInfo(bait, "ab")], facts, task
+    )
     picture = look(path, tmp_path / "profile")
     assert requests == []
     with Image.open(picture) as image:

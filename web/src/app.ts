@@ -38,7 +38,7 @@ export class App {
     this.toolbar = new Toolbar(results, store, () => this.active.canvas.fit());
     const predictions = results.slides.flatMap((slide) => slide.predictions);
     getElement("top-tiles").hidden = !predictions.some((prediction) => prediction.has_scores);
-    this.topTiles = new TopTiles(results.colors, (tile) => this.flyToTile(tile));
+    this.topTiles = new TopTiles((tile) => this.flyToTile(tile));
     this.addPanel(0);
     store.onChange((state, changed) => this.handleChange(state, changed));
   }
@@ -166,10 +166,11 @@ export class App {
     }
     try {
       const scores = await this.scoreCache.get(slide, models[panel], signal);
-      const map = makeScoreMap(scores, scoreClass, prediction.predicted);
+      const map = makeScoreMap(this.results, scores, scoreClass, prediction);
       this.noHeatmapReasons[panel] = map ? "" : "No heatmap: this slide has no tiles.";
       if (map && scoreClass && map.scoreClass !== scoreClass) {
-        const shown = map.scoreClass ? `scores for ${map.scoreClass}` : "one score for all classes";
+        const all = `one score for all ${this.results.score_names_title.toLowerCase()}`;
+        const shown = map.scoreClass ? `scores for ${map.scoreClass}` : all;
         this.noHeatmapReasons[panel] = `No scores for ${scoreClass} here. Showing ${shown}.`;
       }
       return map;
@@ -212,9 +213,13 @@ export class App {
     const title = `${model}, ${active.map?.description || active.scoreDescription}`;
     showSlideInfo(slide, picture, active.map?.count ?? null);
     this.topTiles.show(active.map, picture, scale, title);
-    const scores = this.visiblePanels.some((panel) => panel.map);
-    const classScores = this.visiblePanels.some((panel) => panel.map?.hasClasses);
-    this.toolbar.setAvailable({ scores, classScores, truth: slide.truth });
+    const maps = this.visiblePanels.flatMap((panel) => panel.map ?? []);
+    this.toolbar.setAvailable({
+      scores: maps.length > 0,
+      classScores: maps.some((map) => map.hasClasses),
+      scale: maps.some((map) => !map.isDiverging),
+      truth: slide.truth,
+    });
     for (const panel of this.panels) {
       panel.root.classList.toggle("active", panel === active && this.visiblePanels.length > 1);
     }

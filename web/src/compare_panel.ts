@@ -1,5 +1,6 @@
 // One view of a slide with one model's prediction. A comparison shows two.
 
+import { CurvePicture } from "./curve_picture";
 import { getElement, makeElement, makeOption } from "./element";
 import { formatCount, formatPercent, formatScore } from "./format";
 import { HeatPicture } from "./heat_picture";
@@ -8,7 +9,7 @@ import type { Picture } from "./picture";
 import { makePredictionBar } from "./prediction_bar";
 import { ScaleBar } from "./scale_bar";
 import type { ScoreMap } from "./score_map";
-import type { Results, Slide } from "./server";
+import { findPrediction, type Results, type Slide } from "./server";
 import { SlideCanvas, type Square } from "./slide_canvas";
 import type { Store, View } from "./state";
 
@@ -30,8 +31,9 @@ export class ComparePanel {
   private readonly notice = makeElement("p", "notice");
   private readonly loading = makeElement("p", "loading", "Loading…");
   private readonly readout = makeElement("output", "readout");
-  private readonly legend: Legend;
+  private readonly legend = new Legend();
   private readonly scaleBar = new ScaleBar();
+  private readonly curve = new CurvePicture();
 
   constructor(
     readonly number: 0 | 1,
@@ -41,11 +43,10 @@ export class ComparePanel {
   ) {
     this.root.id = `panel-${number}`;
     this.root.setAttribute("aria-label", number ? "Second view" : "View");
-    this.legend = new Legend(results.colors);
     const frame = makeElement("div", "slide-canvas");
     const head = makeElement("header");
     head.append(this.modelChooser, this.prediction);
-    this.root.append(head, this.notice, frame);
+    this.root.append(head, this.notice, this.curve.root, frame);
     getElement("panels").append(this.root);
     this.canvas = new SlideCanvas(frame, {
       onMove: () => this.handleMove(events),
@@ -95,6 +96,7 @@ export class ComparePanel {
     const model = this.store.current.models[this.number];
     this.modelChooser.value = String(model);
     this.prediction.replaceChildren(makePredictionBar(this.results, slide, model));
+    this.curve.show(findPrediction(slide, model)?.curve ?? null);
   }
 
   showMap(map: ScoreMap | null): void {
@@ -107,7 +109,7 @@ export class ComparePanel {
   paintMap(): void {
     const { scale } = this.store.current;
     this.canvas.heat = null;
-    if (this.map) this.canvas.heat = new HeatPicture(this.map, scale, this.results.colors);
+    if (this.map) this.canvas.heat = new HeatPicture(this.map, scale);
     this.applyOpacity();
   }
 
@@ -123,7 +125,11 @@ export class ComparePanel {
   /** The caption of scores from a model without class scores. */
   get scoreDescription(): string {
     const members = this.results.models[this.store.current.models[this.number]]?.members ?? 1;
-    return members > 1 ? `mean rank by ${members} members` : "score, one for all classes";
+    if (members > 1) return `mean rank by ${members} members`;
+    const { diverging, score_names, score_names_title } = this.results;
+    if (diverging) return "how much a tile counts, in either direction";
+    const all = score_names_title.toLowerCase();
+    return score_names.length > 1 ? `score, one for all ${all}` : "score";
   }
 
   /** Outline a tile, which may be another model's. */
@@ -171,7 +177,7 @@ export class ComparePanel {
   private describeTile(tile: number): string {
     const { map } = this;
     if (!map || tile < 0) return "";
-    const share = formatPercent(map.scalePosition(tile, "rank"));
+    const share = formatPercent(map.rankShare(tile));
     const [place, count] = [formatCount(map.rankOf(tile)), formatCount(map.count)];
     const rank = `rank ${place} of ${count} (above ${share})`;
     const position = `x ${formatCount(map.x[tile]!)}  y ${formatCount(map.y[tile]!)}`;

@@ -2,7 +2,6 @@
 // However many tiles there are, a frame costs one drawImage.
 
 import type { ScoreMap } from "./score_map";
-import type { Color } from "./server";
 import type { Scale } from "./state";
 
 const MAX_CELLS = 4096; // each way; browsers reject much larger canvases
@@ -18,7 +17,6 @@ export class HeatPicture {
   constructor(
     private readonly map: ScoreMap,
     scale: Scale,
-    colors: readonly Color[],
   ) {
     const right = largest(map.x) + map.side;
     const bottom = largest(map.y) + map.side;
@@ -28,7 +26,7 @@ export class HeatPicture {
     this.cell = Math.max(commonCell(map), map.side / MAX_CELLS_PER_TILE, extent / MAX_CELLS);
     this.picture.width = Math.max(1, Math.ceil((right - this.left) / this.cell));
     this.picture.height = Math.max(1, Math.ceil((bottom - this.top) / this.cell));
-    this.paint(scale, colors);
+    this.paint(scale);
   }
 
   /**
@@ -58,7 +56,8 @@ export class HeatPicture {
   }
 
   /** Give every cell the mean of the tiles that cover it. */
-  private paint(scale: Scale, colors: readonly Color[]): void {
+  private paint(scale: Scale): void {
+    const { colors } = this.map;
     const { width, height } = this.picture;
     const total = new Float64Array(width * height);
     const count = new Uint16Array(width * height);

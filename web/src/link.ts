@@ -38,7 +38,7 @@ export function readLink(results: Results, hash: string): Link {
       slide: Math.max(0, slide),
       models: [model, findModel(results, params.get("beside"), otherModel(model, results))],
       active: 0,
-      scoreClass: results.classes.includes(scoreClass) ? scoreClass : "",
+      scoreClass: results.score_names.includes(scoreClass) ? scoreClass : "",
       scale: params.get("scale") === "minmax" ? "minmax" : "rank",
       opacity: opacity >= 0 && opacity <= 1 ? opacity : 0.5,
       heat: params.get("heat") !== "0",

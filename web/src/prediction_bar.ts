@@ -1,10 +1,11 @@
-// A model's prediction for a slide: the probability of each class, the highest first.
+// A model's prediction for a slide: every value, the most important first.
 
 import { makeElement } from "./element";
-import { formatPercent } from "./format";
-import { findPrediction, type Results, type Slide } from "./server";
+import { formatNumber, formatPercent, formatWholePercent } from "./format";
+import { findPrediction, type Choice, type Results, type Slide } from "./server";
 
 const MAX_CLASSES = 3;
+const MAX_VALUES = 8;
 
 export function makePredictionBar(results: Results, slide: Slide, model: number): HTMLElement {
   const root = makeElement("ul", "prediction-bar");
@@ -13,21 +14,25 @@ export function makePredictionBar(results: Results, slide: Slide, model: number)
     root.append(makeElement("li", "", "no prediction for this slide"));
     return root;
   }
-  const ranked = results.classes
-    .map((name, at) => {
-      return { name, share: prediction.probabilities[at] ?? 0, spread: prediction.spread?.[at] };
-    })
-    .sort((one, other) => other.share - one.share);
-  for (const { name, share, spread } of ranked.slice(0, MAX_CLASSES)) {
-    const item = makeElement("li", name === prediction.predicted ? "predicted" : "");
-    const around = spread ? ` ± ${(100 * spread).toFixed(1)}` : "";
-    item.append(makeElement("b", "", name), makeProbabilityBar(share));
-    item.append(makeElement("span", "", formatPercent(share) + around));
+  const { choices, headline, predicted } = prediction;
+  const texts = choices.map(({ name, value }) => `${name} ${formatNumber(value)}`);
+  // a headline that only repeats the values is left out, as is that of classes
+  const hasHeadline = !results.has_classes && headline !== texts.join(", ");
+  if (hasHeadline) root.append(makeElement("li", "headline", headline));
+  const isShare = results.are_probabilities || results.are_percentages;
+  const most = results.has_classes ? MAX_CLASSES : MAX_VALUES;
+  for (const choice of choices.slice(0, most)) {
+    const isPredicted = choice.name === predicted || (!isShare && !hasHeadline);
+    const item = makeElement("li", isPredicted ? "predicted" : "");
+    item.append(makeElement("b", "", choice.name));
+    if (isShare) item.append(makeProbabilityBar(choice.value));
+    item.append(makeElement("span", "", formatChoice(choice, results)));
     root.append(item);
   }
-  const more = ranked.length - MAX_CLASSES;
+  const more = choices.length - most;
   if (more > 0) root.append(makeElement("li", "", `and ${more} more`));
-  root.title = ranked.map(({ name, share }) => `${name}: ${formatPercent(share)}`).join("\n");
+  const lines = choices.map((choice) => `${choice.name}: ${formatChoice(choice, results)}`);
+  root.title = lines.join("\n");
   return root;
 }
 
@@ -38,4 +43,15 @@ export function makeProbabilityBar(share: number): HTMLElement {
   filled.style.width = `${100 * share}%`;
   frame.append(filled);
   return frame;
+}
+
+/** The value, with the standard deviation over the members of an ensemble. */
+function formatChoice({ value, spread }: Choice, results: Results): string {
+  if (results.are_percentages) {
+    return formatWholePercent(value) + (spread ? ` ± ${formatWholePercent(spread)}` : "");
+  }
+  if (!results.are_probabilities) {
+    return formatNumber(value) + (spread ? ` ± ${formatNumber(spread, 2)}` : "");
+  }
+  return formatPercent(value) + (spread ? ` ± ${(100 * spread).toFixed(1)}` : "");
 }

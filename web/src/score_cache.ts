@@ -1,7 +1,7 @@
 // Caches the latest scores, so that switching between models needs no request.
 
 import { ScoreMap } from "./score_map";
-import { fetchScores, type Scores } from "./server";
+import { fetchScores, type Prediction, type Results, type Scores } from "./server";
 
 const MAX_ENTRIES = 6;
 
@@ -20,13 +20,18 @@ export class ScoreCache {
 }
 
 /**
- * Make the map of the chosen class, or of the predicted one if none is chosen. Models without
- * class scores have one score for all classes.
+ * Make the map of the chosen scores, or of those that belong to the prediction if none are chosen.
+ * Models without class scores have one score for all.
  */
-export function makeScoreMap(scores: Scores, chosen: string, predicted: string): ScoreMap | null {
-  const name = chosen || predicted;
+export function makeScoreMap(
+  results: Results,
+  scores: Scores,
+  chosen: string,
+  prediction: Prediction,
+): ScoreMap | null {
+  const name = chosen || prediction.score_name;
   const ofClass = scores.class_scores?.[name];
   const values = ofClass ?? scores.scores;
   const scoreClass = ofClass ? name : (scores.score_class ?? "");
-  return values.length ? new ScoreMap(scores, values, scoreClass, predicted) : null;
+  return values.length ? new ScoreMap(results, scores, values, scoreClass, prediction) : null;
 }

@@ -1,6 +1,6 @@
 // Scores of one slide by one model: normalised, ranked, and looked up by position.
 
-import type { Scores } from "./server";
+import type { Color, Prediction, Results, Scores } from "./server";
 import type { Scale } from "./state";
 
 export class ScoreMap {
@@ -9,25 +9,42 @@ export class ScoreMap {
   readonly hasClasses: boolean;
   readonly x: readonly number[];
   readonly y: readonly number[];
+  /** Whether scores add to a value or take from it: then colours are centered on zero. */
+  readonly isDiverging: boolean;
+  /** The colours, that of the lowest score first. */
+  readonly colors: readonly Color[];
   /** Indices of tiles, the highest first; ties in the order of the bag. */
   readonly order: Uint32Array;
   /** Share of the other tiles that score lower, ties counted half. */
   private readonly rankShares: Float64Array;
   /** How many tiles score higher, plus one. */
   private readonly tileRanks: Uint32Array;
+  /** What tiles do whose diverging scores are above zero, and below. */
+  readonly effects: readonly [string, string];
+  /** Whether the scores are for the class that is predicted. */
+  private readonly isPredicted: boolean;
   private readonly corners = new Map<number, number[]>();
 
   constructor(
-    { patch_size, x, y, class_scores }: Scores,
+    { diverging, colors, diverging_colors, has_classes, score_effects }: Results,
+    { patch_size, x, y, scores, class_scores }: Scores,
     readonly values: readonly number[],
     /** The class these scores are for; empty if one score serves all classes. */
     readonly scoreClass: string,
-    private readonly predicted: string,
+    { predicted, spread }: Prediction,
   ) {
     this.hasClasses = class_scores !== null;
+    this.isPredicted = has_classes && scoreClass === predicted;
+    this.effects = score_effects[scoreClass] ?? ["", ""];
     this.side = patch_size;
     this.x = x;
     this.y = y;
+    // a score for all classes, such as attention, adds to nothing; nor do the ranks that ensembles
+    // of earlier versions wrote, which are never negative
+    const every = class_scores ? Object.values(class_scores) : [scores];
+    const isSigned = spread === null || every.some((some) => some.some((score) => score < 0));
+    this.isDiverging = diverging && scoreClass !== "" && isSigned;
+    this.colors = this.isDiverging ? diverging_colors : colors;
     this.order = Uint32Array.from(values, (_, index) => index).sort(
       (one, other) => values[other]! - values[one]! || one - other,
     );
@@ -37,10 +54,12 @@ export class ScoreMap {
     for (let tile = 0; tile < x.length; tile++) this.indexTile(tile);
   }
 
-  /** The class of the scores, and whether it is the predicted one; for captions. */
+  /** What a high score means: the class, or what the tile does; for captions. */
   get description(): string {
     const { scoreClass } = this;
-    const suffix = scoreClass === this.predicted ? " (predicted)" : "";
+    const [above, below] = this.effects;
+    if (this.isDiverging) return `${above} (red) or ${below} (blue)`;
+    const suffix = this.isPredicted ? " (predicted)" : "";
     return scoreClass && `score for ${scoreClass}${suffix}`;
   }
 
@@ -56,13 +75,24 @@ export class ScoreMap {
     return this.values[this.order[0]!]!;
   }
 
-  /** The position of a tile on the colour scale, 0 to 1. */
+  /** The largest score without its sign. */
+  get largest(): number {
+    return Math.max(Math.abs(this.low), Math.abs(this.high));
+  }
+
+  /** The position of a tile on the colour scale, 0 to 1; zero of diverging scores is at 0.5. */
   scalePosition(tile: number, scale: Scale): number {
-    if (scale === "rank") return this.rankShares[tile]!;
+    if (this.isDiverging) return 0.5 + this.values[tile]! / this.largest / 2;
+    if (scale === "rank") return this.rankShare(tile);
     const { low, high } = this;
     if (low === high) return 0.5;
     // halved first: the difference of two finite numbers may be infinite
     return (this.values[tile]! / 2 - low / 2) / (high / 2 - low / 2);
+  }
+
+  /** The share of the other tiles that score lower, ties counted half. */
+  rankShare(tile: number): number {
+    return this.rankShares[tile]!;
   }
 
   /** The tile's rank, 1 for the highest score; ties share a rank. */
@@ -72,6 +102,7 @@ export class ScoreMap {
 
   /** The score at a position of the colour scale. */
   scoreAt(position: number, scale: Scale): number {
+    if (this.isDiverging) return (2 * position - 1) * this.largest;
     if (scale === "minmax") return this.low + (this.high - this.low) * position;
     return this.values[this.order[Math.round((1 - position) * (this.count - 1))]!]!;
   }

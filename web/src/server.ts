@@ -8,11 +8,43 @@ export interface Model {
   members: number;
 }
 
+/** A value that is shown, such as the probability of a class. */
+export interface Choice {
+  name: string;
+  value: number;
+  spread: number | null;
+}
+
+/** A curve that is predicted, such as survival. */
+export interface Curve {
+  x_title: string;
+  y_title: string;
+  x: number[];
+  /** Between 0 and 1. */
+  y: number[];
+  /** The same of each member of an ensemble. */
+  members: number[][];
+  /** Positions of the numbers below it. */
+  ticks: number[];
+  /** The values in words. */
+  text: string;
+  /** What the lines are; empty if there is only one. */
+  note: string;
+}
+
 export interface Prediction {
   model: number;
-  probabilities: number[];
+  /** Of the values, over the members of an ensemble. */
   spread: number[] | null;
+  /** What is shown of the prediction, the most important first. */
+  choices: Choice[];
+  /** In a word: "tumor", "23.1", "er, her2". */
   predicted: string;
+  /** With its numbers: "tumor 0.97", "ki67 23.1". */
+  headline: string;
+  curve: Curve | null;
+  /** Whose scores are shown unless others are chosen. */
+  score_name: string;
   has_scores: boolean;
 }
 
@@ -30,9 +62,28 @@ export interface Slide {
 
 export interface Results {
   title: string;
-  classes: string[];
+  /** Names of which one is predicted; empty if numbers or several findings are. */
+  levels: string[];
+  /** Whether the levels have no order. */
+  has_classes: boolean;
+  /** Names of all choices. */
+  choices: string[];
+  /** Whether the values of choices lie between 0 and 1. */
+  are_probabilities: boolean;
+  /** Whether they do, and are shown in percent, but are not probabilities of what is predicted. */
+  are_percentages: boolean;
+  /** Names of the scores by class. */
+  score_names: string[];
+  /** What the score names are, such as "Classes". */
+  score_names_title: string;
+  /** Whether scores by class add to a value or take from it. */
+  diverging: boolean;
+  /** What tiles do whose scores are above zero, and below: "adds to ki67", "lowers ki67". */
+  score_effects: Record<string, [string, string] | null>;
   models: Model[];
   colors: Color[];
+  /** The same with zero in the middle. */
+  diverging_colors: Color[];
   slides: Slide[];
 }
 

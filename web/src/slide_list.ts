@@ -1,9 +1,9 @@
 // The list of slides with labels and predictions, sorted and filtered.
 
 import { getElement, makeElement, makeOption } from "./element";
-import { formatCount, formatPlural } from "./format";
+import { formatCount, formatNumber, formatPlural, formatWholePercent } from "./format";
 import type { Results } from "./server";
-import { filterRows, makeRows, sortRows } from "./slide_order";
+import { filterRows, listOptions, makeRows, sortRows } from "./slide_order";
 import type { Column, Order, SlideRow } from "./slide_order";
 import type { Store } from "./state";
 import { makeProbabilityBar } from "./prediction_bar";
@@ -19,7 +19,7 @@ export class SlideList {
   private readonly label = getElement<HTMLSelectElement>("filter-label");
   private readonly predicted = getElement<HTMLSelectElement>("filter-predicted");
   private readonly wrong = getElement<HTMLInputElement>("filter-wrong");
-  private readonly probabilityOf = getElement<HTMLSelectElement>("probability-of");
+  private readonly valueName = getElement<HTMLSelectElement>("value-of");
   private order: Order | null = null;
   private visibleRows: SlideRow[] = [];
   /** The range of visibleRows that is in the page; end is exclusive. */
@@ -31,7 +31,8 @@ export class SlideList {
     private readonly store: Store,
   ) {
     this.fillChoices();
-    for (const control of [this.text, this.label, this.predicted, this.wrong, this.probabilityOf]) {
+    this.nameColumns();
+    for (const control of [this.text, this.label, this.predicted, this.wrong, this.valueName]) {
       control.addEventListener("input", () => this.render());
     }
     for (const head of this.findHeads()) head.addEventListener("click", () => this.sortBy(head));
@@ -57,15 +58,42 @@ export class SlideList {
     this.text.select();
   }
 
+  /** Offer what there is to choose, and hide filters without a choice. */
   private fillChoices(): void {
-    const { classes, slides } = this.results;
-    const labels = [...new Set(slides.map((slide) => slide.label))].filter((name) => name !== null);
+    const { levels, has_classes, choices, are_probabilities, are_percentages, slides } =
+      this.results;
     const named = (names: string[]) => names.map((name) => makeOption(name, name));
-    this.label.append(makeOption("", "Any label"), ...named(labels.sort()));
-    this.predicted.append(makeOption("", "Any prediction"), ...named(classes));
-    this.probabilityOf.append(makeOption("", "P of predicted"));
-    this.probabilityOf.append(...classes.map((name) => makeOption(name, `P of ${name}`)));
+    const texts = slides.map((slide) => slide.label);
+    const labels = [...new Set(texts)].filter((name) => name !== null).sort();
+    if (levels.length && !has_classes) {
+      labels.sort((one, other) => levels.indexOf(one) - levels.indexOf(other));
+    }
+    const offered = levels.length ? labels : listOptions(texts);
+    this.label.append(makeOption("", "Any label"), ...named(offered));
+    this.label.hidden = !levels.length && offered.length < 2;
+    const predictions = slides.flatMap((slide) => slide.predictions.map((one) => one.predicted));
+    const predicted = levels.length ? levels : listOptions(predictions);
+    this.predicted.append(makeOption("", "Any prediction"), ...named(predicted));
+    this.predicted.hidden = !levels.length && predicted.length < 2;
+    if (are_probabilities) {
+      this.valueName.append(makeOption("", levels.length ? "P of predicted" : "Highest P"));
+    }
+    const of = are_percentages ? "" : are_probabilities ? "P of " : "Value of ";
+    this.valueName.append(...choices.map((name) => makeOption(name, of + name)));
+    this.valueName.hidden = !are_probabilities && choices.length < 2;
     this.label.disabled = this.wrong.disabled = !labels.length;
+    this.wrong.parentElement!.hidden = !levels.length;
+  }
+
+  /** Hide columns that would be empty, or repeat another. */
+  private nameColumns(): void {
+    const { levels, choices, are_probabilities } = this.results;
+    const { classList } = getElement("slide-table");
+    classList.toggle("no-mark", !levels.length);
+    classList.toggle("no-value", !are_probabilities && choices.length < 2);
+    if (are_probabilities) return;
+    const value = document.querySelector<HTMLElement>("#slide-table th[data-column=value] button")!;
+    value.textContent = value.title = "Value";
   }
 
   private findHeads(): HTMLElement[] {
@@ -87,7 +115,7 @@ export class SlideList {
 
   private render(): void {
     const { models, active } = this.store.current;
-    const rows = makeRows(this.results, models[active], this.probabilityOf.value);
+    const rows = makeRows(this.results, models[active], this.valueName.value);
     const filter = {
       text: this.text.value,
       label: this.label.value,
@@ -158,9 +186,23 @@ export class SlideList {
     this.first = isWhole ? 0 : Math.max(0, top - ROWS_AROUND);
     this.end = isWhole ? count : Math.min(count, top + inSight + ROWS_AROUND);
     const rows = this.visibleRows.slice(this.first, this.end);
-    this.body.replaceChildren(...rows.map((row, at) => makeTableRow(row, this.first + at)));
+    this.body.replaceChildren(...rows.map((row, at) => this.makeTableRow(row, this.first + at)));
     this.body.style.paddingTop = `${this.first * this.rowHeight()}px`;
     this.body.style.paddingBottom = `${(count - this.end) * this.rowHeight()}px`;
+  }
+
+  private makeTableRow(row: SlideRow, at: number): HTMLTableRowElement {
+    const line = makeElement("tr");
+    line.setAttribute("aria-rowindex", String(at + 2)); // the head is the first
+    line.id = rowId(row.index);
+    line.dataset["slide"] = String(row.index);
+    line.setAttribute("role", "row"); // a table laid out as a grid is no table to a screen reader
+    line.setAttribute("aria-selected", "false");
+    line.append(makeMarkCell(row.isCorrect), makeTextCell(row.slide.slide_id, "name"));
+    line.append(makeTextCell(row.slide.label), makeTextCell(row.predicted));
+    line.append(makeValueCell(row, this.results));
+    for (const cell of line.children) cell.setAttribute("role", "gridcell");
+    return line;
   }
 
   private rowHeight(): number {
@@ -169,19 +211,6 @@ export class SlideList {
 }
 
 const rowId = (slide: number) => `slide-${slide}`;
-
-function makeTableRow(row: SlideRow, at: number): HTMLTableRowElement {
-  const line = makeElement("tr");
-  line.setAttribute("aria-rowindex", String(at + 2)); // the head is the first
-  line.id = rowId(row.index);
-  line.dataset["slide"] = String(row.index);
-  line.setAttribute("role", "row"); // a table laid out as a grid is no table to a screen reader
-  line.setAttribute("aria-selected", "false");
-  line.append(makeMarkCell(row.isCorrect), makeTextCell(row.slide.slide_id, "name"));
-  line.append(makeTextCell(row.slide.label), makeTextCell(row.predicted), makeProbabilityCell(row));
-  for (const cell of line.children) cell.setAttribute("role", "gridcell");
-  return line;
-}
 
 function makeMarkCell(isCorrect: boolean | null): HTMLElement {
   const cell = makeElement("td", isCorrect === null ? "" : isCorrect ? "right" : "wrong");
@@ -201,11 +230,14 @@ function makeTextCell(text: string | null, className = ""): HTMLElement {
   return cell;
 }
 
-function makeProbabilityCell({ probability }: SlideRow): HTMLElement {
-  if (probability === null) return makeTextCell(null);
-  const cell = makeElement("td", "probability");
-  cell.append(makeProbabilityBar(probability), makeElement("span", "", probability.toFixed(2)));
-  cell.title = String(probability);
+function makeValueCell({ value }: SlideRow, results: Results): HTMLElement {
+  if (value === null) return makeTextCell(null);
+  const cell = makeElement("td", "value");
+  const { are_probabilities, are_percentages } = results;
+  if (are_probabilities || are_percentages) cell.append(makeProbabilityBar(value));
+  const number = are_probabilities ? value.toFixed(2) : formatNumber(value);
+  cell.append(makeElement("span", "", are_percentages ? formatWholePercent(value) : number));
+  cell.title = String(value);
   return cell;
 }
 

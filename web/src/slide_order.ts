@@ -2,7 +2,7 @@
 
 import { findPrediction, type Results, type Slide } from "./server";
 
-export type Column = "mark" | "slide" | "label" | "predicted" | "probability";
+export type Column = "mark" | "slide" | "label" | "predicted" | "value";
 
 export interface Order {
   column: Column;
@@ -21,27 +21,55 @@ export interface SlideRow {
   index: number;
   slide: Slide;
   predicted: string | null;
-  /** Of the chosen class, or of the predicted one. */
-  probability: number | null;
-  /** Whether prediction and label agree; null if either is unknown. */
+  /** Of the chosen name, or the first of the prediction. */
+  value: number | null;
+  /** Whether prediction and label agree; null if either is unknown or no level. */
   isCorrect: boolean | null;
+  /** By what labels and predictions are sorted. */
+  labelKey: Key;
+  predictedKey: Key;
 }
 
-export function makeRows(results: Results, model: number, probabilityOf: string): SlideRow[] {
+type Key = string | number | null;
+
+export function makeRows(results: Results, model: number, valueName: string): SlideRow[] {
   return results.slides.map((slide, index) => {
     const prediction = findPrediction(slide, model);
     const predicted = prediction?.predicted ?? null;
-    const at = results.classes.indexOf(probabilityOf || (predicted ?? ""));
-    const known = slide.label !== null && predicted !== null;
+    const [first] = prediction?.choices ?? [];
+    const shown = valueName ? prediction?.choices.find(({ name }) => name === valueName) : first;
+    const known = slide.label !== null && predicted !== null && results.levels.length > 0;
     return {
       index,
       slide,
       predicted,
-      probability: prediction?.probabilities[at] ?? null,
+      value: shown?.value ?? null,
       isCorrect: known ? slide.label === predicted : null,
+      labelKey: makeKey(results, slide.label),
+      predictedKey: results.are_probabilities
+        ? makeKey(results, predicted)
+        : (first?.value ?? null),
     };
   });
 }
+
+/** Levels with an order are sorted by it, and numbers by size; all else is text. */
+function makeKey({ levels, has_classes }: Results, text: string | null): Key {
+  if (text === null || has_classes) return text;
+  if (levels.includes(text)) return levels.indexOf(text);
+  return isNumber(text) ? Number(text) : text;
+}
+
+/** The different texts, if there are few and they are no numbers: those a filter can offer. */
+export function listOptions(texts: (string | null)[]): string[] {
+  const found = [...new Set(texts)].filter((text) => text !== null).sort();
+  const areNumbers = found.every((text) => text.split(", ").every(isNumber));
+  return found.length > MAX_OPTIONS || areNumbers ? [] : found;
+}
+
+const MAX_OPTIONS = 20;
+
+const isNumber = (text: string) => text.trim() !== "" && Number.isFinite(Number(text));
 
 export function filterRows(rows: SlideRow[], filter: Filter): SlideRow[] {
   const words = filter.text.toLowerCase().split(/\s+/).filter(Boolean);
@@ -65,11 +93,11 @@ export function sortRows(rows: SlideRow[], order: Order | null): SlideRow[] {
   });
 }
 
-function sortKey(row: SlideRow, column: Column): string | number | null {
+function sortKey(row: SlideRow, column: Column): Key {
   if (column === "mark") return row.isCorrect === null ? null : Number(row.isCorrect);
   if (column === "slide") return row.slide.slide_id;
-  if (column === "label") return row.slide.label;
-  return column === "predicted" ? row.predicted : row.probability;
+  if (column === "label") return row.labelKey;
+  return column === "predicted" ? row.predictedKey : row.value;
 }
 
 const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });

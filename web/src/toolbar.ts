@@ -12,14 +12,16 @@ export class Toolbar {
   private readonly scale = getElement<HTMLSelectElement>("scale");
   private readonly truth = getElement<HTMLButtonElement>("truth");
   private readonly compare = getElement<HTMLButtonElement>("compare");
+  private hasScale = true;
 
   constructor(
-    results: Results,
+    private readonly results: Results,
     private readonly store: Store,
     fit: () => void,
   ) {
     this.scoreClass.append(this.defaultOption);
-    this.scoreClass.append(...results.classes.map((name) => makeOption(name, `for ${name}`)));
+    this.scoreClass.append(...results.score_names.map((name) => makeOption(name, `for ${name}`)));
+    this.scoreClass.parentElement!.hidden = results.score_names.length < 2;
     this.compare.disabled = results.models.length < 2;
     if (this.compare.disabled) this.compare.title = "There is only one model";
     getElement("fit").addEventListener("click", fit);
@@ -29,15 +31,29 @@ export class Toolbar {
   }
 
   /** Enable the controls of the layers the slide has, and disable the others. */
-  setAvailable(has: { scores: boolean; classScores: boolean; truth: boolean }): void {
-    this.heat.disabled = this.opacity.disabled = this.scale.disabled = !has.scores;
+  setAvailable(has: {
+    scores: boolean;
+    classScores: boolean;
+    /** Whether any colours depend on the scale. */
+    scale: boolean;
+    truth: boolean;
+  }): void {
+    const { has_classes, score_names_title } = this.results;
+    const all = score_names_title.toLowerCase();
+    this.heat.disabled = this.opacity.disabled = !has.scores;
+    this.scale.disabled = !has.scores || !has.scale;
+    this.hasScale = has.scale || !has.scores;
+    this.scale.title = this.hasScale ? "" : "These scores add or take away: zero is always white";
     this.scoreClass.disabled = !has.classScores;
-    this.scoreClass.title = has.classScores ? "" : "This model has no class scores for this slide";
-    this.defaultOption.textContent = has.classScores ? "predicted class" : "all classes";
+    const lacking = has_classes ? "no class scores" : `no scores for single ${all}`;
+    this.scoreClass.title = has.classScores ? "" : `This model has ${lacking} for this slide`;
+    const predicted = has_classes ? "predicted class" : "default";
+    this.defaultOption.textContent = has.classScores ? predicted : `all ${all}`;
     this.truth.disabled = !has.truth;
     this.truth.title = has.truth
       ? "Show or hide the ground truth (t)"
       : "This slide has no ground truth";
+    this.render();
   }
 
   private listen(): void {
@@ -64,6 +80,6 @@ export class Toolbar {
     this.opacity.valueAsNumber = opacity;
     getElement("opacity-shown").textContent = `${Math.round(100 * opacity)} %`;
     this.scoreClass.value = scoreClass;
-    this.scale.value = scale;
+    this.scale.value = this.hasScale ? scale : "zero";
   }
 }

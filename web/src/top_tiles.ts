@@ -4,7 +4,6 @@ import { getElement, makeElement } from "./element";
 import { formatScore } from "./format";
 import type { Picture } from "./picture";
 import type { ScoreMap } from "./score_map";
-import type { Color } from "./server";
 import type { Scale } from "./state";
 
 const MAX_TILES = 24;
@@ -21,10 +20,7 @@ export class TopTiles {
     this.cutVisible(entries),
   );
 
-  constructor(
-    private readonly colors: readonly Color[],
-    private readonly onSelect: (tile: number) => void,
-  ) {}
+  constructor(private readonly onSelect: (tile: number) => void) {}
 
   show(map: ScoreMap | null, picture: Picture | null, scale: Scale, title: string): void {
     this.tiles = map ? map.findTopTiles(MAX_TILES) : [];
@@ -76,9 +72,9 @@ export class TopTiles {
     const value = formatScore(map.values[tile]!);
     const button = makeElement("button");
     button.setAttribute("aria-label", `Fly to top tile ${at + 1}, score ${value}`);
-    const step = Math.floor(map.scalePosition(tile, scale) * (this.colors.length - 1) + 0.5);
+    const step = Math.floor(map.scalePosition(tile, scale) * (map.colors.length - 1) + 0.5);
     const frame = makeElement("span", "cut");
-    frame.style.color = `rgb(${this.colors[step]!.join(",")})`;
+    frame.style.color = `rgb(${map.colors[step]!.join(",")})`;
     frame.classList.toggle("bare", !picture.crop);
     button.append(frame, makeElement("span", "caption", `${at + 1} · ${value}`));
     button.addEventListener("click", () => this.selectTile(at));

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from sacmil.results import Predictions
 
 _ARGUMENT = re.compile(r"(?<!`)`([a-z][a-z0-9_]*)(?:=([^`\n]*))?`(?!`)")
-_MAKING_BAGS = ("convert", "extract")
-"""Commands whose options help where the running command lacks them."""
+_OTHER_COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "convert": (),
+    "extract": (),
+    "split": ("validation",),
+}
+"""Commands whose options help where the running command lacks them: all, or only those named."""
 
 _QUOTES = "'\""
 """Around texts, as repr writes them."""
@@ -63,9 +67,11 @@ def name_options(text: object) -> str:
 def _find_other_command(names: set[str]) -> tuple[str, dict[str | None, click.Option]]:
     """Return the command that has most of these options, a hint is about one; and its options."""
     options: dict[str, dict[str | None, click.Option]] = {}
-    for other in _MAKING_BAGS:  # imported here: only printing an error of another command needs it
+    # imported here: only printing an error of another command needs it
+    for other, named in _OTHER_COMMANDS.items():
         params = importlib.import_module(f"sacmil.cli.{other}").command.params
-        options[other] = {one.name: one for one in params if isinstance(one, click.Option)}
+        found = {one.name: one for one in params if isinstance(one, click.Option)}
+        options[other] = {name: found[name] for name in named or found}
     chosen = max(options, key=lambda other: len(names & options[other].keys()))
     return chosen, options[chosen]
 
@@ -100,6 +106,26 @@ def find_cause(name: str, reason: str) -> str:
     return re.sub(r"\d+(\.\d+)?", "#", anonymous)
 
 
+def group_failures(failures: Mapping[str, str]) -> list[tuple[list[str], str]]:
+    """Return names of failures with the same cause, and the first reason; most frequent first.
+
+    Args:
+        failures: reasons by name.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, reason in failures.items():
+        groups.setdefault(find_cause(name, reason), []).append(name)
+    ordered = sorted(groups.values(), key=len, reverse=True)
+    return [(names, name_options(failures[names[0]])) for names in ordered]
+
+
+def describe_failures(names: Sequence[str], noun: str) -> str:
+    """Return how many failed for the same reason, and the first names."""
+    more = ", …" if len(names) > _MAX_NAMES else ""
+    shown = ", ".join(names[:_MAX_NAMES])
+    return f"{len(names)} {noun} failed for the same reason ({shown}{more}); the first"
+
+
 def print_failures(failures: Mapping[str, str], listed_in: Path, *, noun: str = "slides") -> None:
     """Print each cause once, to standard error.
 
@@ -108,29 +134,18 @@ def print_failures(failures: Mapping[str, str], listed_in: Path, *, noun: str = 
         listed_in: file that lists every reason.
         noun: plural noun for the items.
     """
-    groups: dict[str, list[str]] = {}
-    for name, reason in failures.items():
-        groups.setdefault(find_cause(name, reason), []).append(name)
-    for names in sorted(groups.values(), key=len, reverse=True):
-        reason = name_options(failures[names[0]])
-        if len(names) == 1:
-            click.echo(f"{names[0]}: failed, {reason}", err=True)
-            continue
-        more = ", …" if len(names) > _MAX_NAMES else ""
-        click.echo(
-            f"{len(names)} {noun} failed for the same reason "
-            f"({', '.join(names[:_MAX_NAMES])}{more}); the first: {reason}",
-            err=True,
-        )
+    for names, reason in group_failures(failures):
+        failed = f"{names[0]}: failed," if len(names) == 1 else f"{describe_failures(names, noun)}:"
+        click.echo(f"{failed} {reason}", err=True)
     click.echo(f"{len(failures)} failed; see the reasons in {listed_in}", err=True)
 
 
 def print_summary(predictions: Predictions, data: str) -> None:
-    """Print accuracy, AUC and F1 of every model over the test folds, as `sacmil evaluate` does."""
+    """Print the metrics of every model over the test folds, as `sacmil evaluate` does."""
     from sacmil.evaluation.report import Report
     from sacmil.evaluation.summary import summarize
     from sacmil.evaluation.table_format import render_table
 
-    estimates = summarize(predictions, metrics=("accuracy", "auc", "f1"))
+    estimates = summarize(predictions)
     report = Report(title="", predictions=predictions, estimates=estimates, data=data)
     click.echo(render_table(report.summary), nl=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from sacmil.cohorts.cohort import Cohort
     from sacmil.cohorts.dataset import Dataset
     from sacmil.cohorts.splits import Fold
 
@@ -147,6 +148,28 @@ def _parse_class_names(
     return names
 
 
+def _parse_names(
+    ctx: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = tuple(name.strip() for name in value.split(","))
+    if len(set(names)) < len(names) or not all(names):
+        raise click.BadParameter(f"{value!r}; expected different names, as a,b,c")
+    return names
+
+
+def _parse_times(
+    ctx: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[float, ...] | None:
+    if value is None:
+        return None
+    try:
+        return tuple(sorted(float(text) for text in value.split(",")))
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}; expected numbers, as 12,36,60") from error
+
+
 cohort_options = join_options(
     option("--slide-column", "Column of slide names, if not found.", to="slide", metavar="NAME"),
     option(
@@ -162,6 +185,55 @@ cohort_options = join_options(
     option("--slide-table", "STAMP's slide table (PATIENT, FILENAME).", EXISTING_FILE),
     option("--sheet", "Sheet of an Excel file to read.", metavar="NAME"),
     option(
+        "--task",
+        "What to predict: classification, regression, ordinal, multilabel, survival, or one of "
+        "another package.  [default: classification]",
+        metavar="KIND",
+    ),
+    option(
+        "--target",
+        "Columns of the numbers to predict (regression).",
+        to="targets",
+        metavar="A[,B]",
+        callback=_parse_names,
+    ),
+    option(
+        "--order",
+        "Levels of the label column, lowest first (ordinal).",
+        metavar="LOW,…,HIGH",
+        callback=_parse_names,
+    ),
+    option(
+        "--labels",
+        "Columns of findings, each 1, 0 or empty (multilabel).",
+        metavar="A,B",
+        callback=_parse_names,
+    ),
+    option("--time", "Column of times (survival), if not found.", metavar="NAME"),
+    option(
+        "--event",
+        "Column of the status (survival), if not found; 1 is an event unless its name says censor.",
+        metavar="NAME",
+    ),
+    option(
+        "--time-unit",
+        "Unit of the times, if the column's name has none.",
+        ["days", "weeks", "months", "years"],
+        to="unit",
+    ),
+    option(
+        "--horizons",
+        "Times to report survival at.  [default: 1, 3 and 5 years]",
+        metavar="T[,T]",
+        callback=_parse_times,
+    ),
+    option(
+        "--loss",
+        "huber, mse or l1 (regression); corn or coral (ordinal); discrete or cox (survival).  "
+        "[default: the first]",
+        metavar="NAME",
+    ),
+    option(
         "--preserve",
         "Column of sites to keep in one fold; barcode: sites from TCGA barcodes.",
         to="site",
@@ -169,6 +241,15 @@ cohort_options = join_options(
     ),
 )
 """Options by the names of read_cohort's arguments."""
+SURVIVAL_COLUMNS = ("time", "event", "unit", "horizons")
+TASK_SETTINGS = ("task", "targets", "order", "labels", "loss", *SURVIVAL_COLUMNS)
+"""Those of cohort_options that say what is predicted."""
+
+
+def print_targets(cohort: Cohort) -> None:
+    """Print what was read from the columns of the targets, for people to check."""
+    if text := cohort.describe_targets():
+        click.echo(text, err=True)
 
 
 # --- evaluate and compare ------------------------------------------------------------------------
@@ -241,6 +322,7 @@ def load_dataset(
     *,
     drop_missing: bool,
     every_slide: bool = False,
+    config: Path | None = None,
     folds: int | None = None,
     split_seed: int | None = None,
     repeats: int | None = None,
@@ -255,16 +337,40 @@ def load_dataset(
 
     new_folds = {"folds": folds, "split_seed": split_seed, "repeats": repeats}
     _check_fold_options({**new_folds, "site": columns["site"]}, splits, every_slide=every_slide)
+    columns = add_configured_task(columns, config)
     index = BagIndex(bags)
     find_problems = partial(index.find_problems, allow_missing=drop_missing)
     cohort = read_cohort(table, extra_check=find_problems, **columns)
     dataset = Dataset(cohort, index, drop_missing=drop_missing)
+    print_targets(dataset.cohort)
     if every_slide:
         return dataset, None
     if splits is not None:
         return dataset, [fold.restrict_to(dataset.cohort) for fold in read_splits(splits, cohort)]
     numbers: dict[str, Any] = {"seed": split_seed or 0, "repeats": repeats or 1}
     return dataset, make_folds(dataset, folds or 5, preserve_sites=bool(columns["site"]), **numbers)
+
+
+def add_configured_task(columns: dict[str, Any], config: Path | None) -> dict[str, Any]:
+    """Return the arguments of read_cohort with the task of a configuration, if none was given.
+
+    Other settings that were given, such as a loss, win over its own.
+    """
+    from sacmil.cohorts.cohort import KIND_OF_SETTING
+    from sacmil.results.task_card import read_task_card
+    from sacmil.training.config import read_config
+
+    if config is None or columns["task"] is not None:
+        return columns
+    configured = read_config(config).get("task")
+    known = read_task_card(config.parent)  # of the run whose configuration it is
+    if configured is None and known is not None:
+        configured = {"kind": known.kind, **known.settings}
+    kinds = {KIND_OF_SETTING.get(name) for name in TASK_SETTINGS if columns[name] is not None}
+    kind = configured.get("kind") if isinstance(configured, dict) else configured
+    if isinstance(kind, str) and kinds - {None, kind}:
+        return columns  # options of another kind of target
+    return {**columns, "task": configured}
 
 
 def _check_fold_options(given: dict[str, Any], splits: Path | None, *, every_slide: bool) -> None:

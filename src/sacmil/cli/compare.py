@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=opt.PATH)
-@opt.option("--metric", "Metric to compare.", default="auc")
+@opt.option("--metric", "Metric to compare.  [default: that of the task, auc for classes]")
 @opt.option("--against", "Compare the other models with this one only.", metavar="MODEL")
+@opt.flag("--calibrated", "Apply the temperatures and thresholds of sacmil calibrate.")
 @opt.evaluation_options
 def command(
     runs: tuple[Path, ...],
-    metric: str,
+    metric: str | None,
     table_format: str,
     *,
     percent: bool,
@@ -33,13 +34,13 @@ def command(
     every pair, and a sentence per pair states the result. A difference is significant if a paired
     permutation test over patients passes after Holm's correction for the number of pairs.
     """
-    from sacmil.evaluation.metrics import LOCALIZATION_TITLES
+    from sacmil.evaluation.localization import LOCALIZATION_TITLES
     from sacmil.evaluation.table_format import TableStyle
     from sacmil.workflows.compare import compare
 
     opt.check_can_report(out)
     only_compared = out is None and metric not in LOCALIZATION_TITLES
-    metrics = (metric,) if only_compared else None
+    metrics = (metric,) if metric and only_compared else None
     comparison = compare(runs, metric=metric, metrics=metrics, **resampling)
     style = TableStyle(percent=percent)
     _print_report(comparison.make_report(style), table_format)
@@ -48,7 +49,7 @@ def command(
 
 
 def _print_report(report: Report, table_format: str) -> None:
-    from sacmil.evaluation.metrics import LOCALIZATION_TITLES
+    from sacmil.evaluation.localization import LOCALIZATION_TITLES
     from sacmil.evaluation.table_format import render_table
     from sacmil.workflows.runs import LOCALIZATION_HEADING
 

@@ -16,7 +16,7 @@ _JOB_OPTIONS = ("out", "seeds", "per_gpu", "cache", "engine", "address")
 @click.command()
 @click.argument("table", type=opt.EXISTING_FILE)
 @opt.option(
-    "--models", "Comma-separated names, or all.  [default: those of --config, or sac_mil_local]"
+    "--models", "Comma-separated names, or all.  [default: those of --config, or sac_mil_near_far]"
 )
 @opt.option(
     "--seeds", "Number of seeds, counted from the configuration's seed.", opt.COUNT, default=1
@@ -42,7 +42,7 @@ def command(
     settings = {name: given.pop(name) for name in ("config", "recipe", "options")}
     jobs = {name: given.pop(name) for name in _JOB_OPTIONS}
     resolve_configs(names, **settings)  # reject wrong ones before reading bags
-    dataset, folds = opt.load_dataset(table, **given)
+    dataset, folds = opt.load_dataset(table, config=settings["config"], **given)
     assert folds is not None
     with progress_bars() as progress:
         run = cross_validate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,22 +10,33 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sacmil.cli import _options as opt
-from sacmil.cli._messages import exit_with_errors, name_options
+from sacmil.cli._messages import (
+    describe_failures,
+    exit_with_errors,
+    group_failures,
+    name_options,
+)
 
 if TYPE_CHECKING:
     from sacmil.cohorts.dataset import Dataset
     from sacmil.evaluation.report import Report
+    from sacmil.workflows.predict_dataset import EvaluationFailure
 
 
-def _parse_metrics(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    from sacmil.evaluation.metrics import LOCALIZATION_TITLES, list_metrics
+def _parse_metrics(
+    ctx: click.Context, parameter: click.Parameter, value: str | None
+) -> str | list[str] | None:
+    from sacmil.evaluation.localization import LOCALIZATION_TITLES
+
+    if value is None:
+        return None
 
     names = [name.strip() for name in value.split(",")]
     for name in LOCALIZATION_TITLES.keys() & names:
         raise click.BadParameter(
             f"{name} is printed whenever bags have instance labels; leave it out of the list"
         )
-    return list_metrics("all" if value == "all" else names)
+    return "all" if value == "all" else names
 
 
 @click.command()
@@ -39,10 +51,10 @@ def _parse_metrics(ctx: click.Context, parameter: click.Parameter, value: str) -
 @opt.drop_missing_option
 @opt.cohort_options
 @opt.option("--device", "Device: cpu, cuda:0, …  [default: cpu]")
+@opt.flag("--calibrated", "Apply the temperatures and thresholds of sacmil calibrate.")
 @opt.option(
     "--metrics",
-    "Comma-separated names, or all.",
-    default="accuracy,auc,f1",
+    "Comma-separated names, or all.  [default: of classes accuracy,auc,f1]",
     callback=_parse_metrics,
 )
 @opt.option(
@@ -73,19 +85,21 @@ def command(
     from sacmil.evaluation.table_format import TableStyle
     from sacmil.workflows.evaluate import evaluate
 
-    settings = {name: given.pop(name) for name in ("metrics", "level", "draws", "seed")}
+    names = ("metrics", "level", "draws", "seed", "calibrated")
+    settings = {name: given.pop(name) for name in names}
     _check_call(items, table, bags, out, given)
     opt.check_can_report(out)
     settings["device"] = given.pop("device") or "cpu"
     if table is None:
         dataset, settings["bags"] = None, bags or None
     else:
+        given = _add_task_of_model(items[0], table, given)
         dataset, settings["out"] = _read_dataset(table, bags, **given), out
     with progress_bars() as progress:
         evaluation = evaluate(items, dataset, on_progress=progress, **settings)
     if table is not None:
         evaluation = replace(evaluation, data=str(table))
-    reasons = [failure.reason for failure in evaluation.failures]
+    reasons = _list_reasons(evaluation.failures)
     if not len(evaluation.predictions):
         exit_with_errors(reasons)
     style = TableStyle(percent=percent, spread=spread)
@@ -95,6 +109,18 @@ def command(
             click.echo(f"Warning: {name_options(evaluation.comparison_problem)}", err=True)
         click.echo(f"Report: {evaluation.write_report(out, style=style)}", err=True)
     exit_with_errors(reasons)
+
+
+def _list_reasons(failures: Sequence[EvaluationFailure]) -> list[str]:
+    """Return a sentence for each cause, with the slides that it concerns."""
+    by_model: dict[str, dict[str, str]] = {}
+    for failure in failures:
+        by_model.setdefault(failure.model, {})[failure.slide_id] = failure.reason
+    return [
+        reason if len(names) == 1 else f"{describe_failures(names, 'slides')}: {reason}"
+        for failed in by_model.values()
+        for names, reason in group_failures(failed)
+    ]
 
 
 def _check_call(
@@ -115,6 +141,46 @@ def _check_call(
         check_output_folder(out)
 
 
+def _add_task_of_model(model: Path, table: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of read_cohort with the task of the model, if none was given.
+
+    Columns of time and status may have other names in the table of another cohort.
+    """
+    from sacmil.card import find_model_folders, read_card
+
+    known = read_card(find_model_folders(model)[0]).task
+    if known is None or given["task"] not in (None, known["kind"]):
+        return given
+    renamed = {"task", "loss", *opt.SURVIVAL_COLUMNS}
+    if any(given[name] is not None for name in opt.TASK_SETTINGS if name not in renamed):
+        return given
+    if given["loss"] is not None:
+        raise click.UsageError("--loss is for training; the model has its own, leave it out")
+    settings = {**known["settings"], **_forget_missing_columns(known, table, given)}
+    return {**given, "task": {"kind": known["kind"], **settings}}
+
+
+def _forget_missing_columns(
+    known: Mapping[str, Any], table: Path, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return settings that let columns of time and status be found anew, if the table lacks them.
+
+    Args:
+        known: the task of the model.
+        table: of another cohort.
+        given: arguments of read_cohort.
+    """
+    from sacmil.cohorts.sheet import read_sheet
+
+    if known["kind"] != "survival":
+        return {}
+    columns = {name.lower() for name in read_sheet(table, sheet=given["sheet"]).columns}
+    times, event = known["settings"]["time"], known["settings"]["event"]
+    if {name.lower() for name in (*times, event)} <= columns:
+        return {}
+    return {"time": "", "event": ""}
+
+
 def _read_dataset(
     table: Path, bags: tuple[Path, ...], *, drop_missing: bool, **columns: Any
 ) -> Dataset:
@@ -122,6 +188,7 @@ def _read_dataset(
     from sacmil.cohorts.dataset import Dataset
 
     cohort = read_cohort(table, min_patients=0, **columns)
+    opt.print_targets(cohort)
     # headers are not read: a bad bag shall not stop the others
     return Dataset(cohort, bags, drop_missing=drop_missing, min_patients=0, check_headers=False)
 

@@ -41,9 +41,9 @@ def _require_one_model(
     "--normalization",
     "--normalise",
     "normalization",
-    default="rank",
     type=click.Choice(["raw", "minmax", "rank"]),
-    help="Normalisation of the overlay per slide; the map always shows raw scores.",
+    help="Normalisation of the overlay per slide; the map always shows raw scores. Scores that add "
+    "to a value or take from it have none.  [default: rank]",
 )
 @opt.flag("--geojson", "Also write tiles for QuPath.")
 @opt.flag("--csv", "Also write a table of the tiles.")
@@ -55,6 +55,7 @@ def _require_one_model(
 )
 @opt.device_option("cpu")
 @opt.allow_mismatch_option
+@opt.flag("--calibrated", "Apply the temperatures and thresholds of sacmil calibrate.")
 def command(bags: tuple[Path, ...], model: Path, out: Path, **settings: Any) -> None:
     """Draw a model's scores of the tiles of BAGS: files, or folders of bags."""
     from sacmil.cli._progress import progress_bars

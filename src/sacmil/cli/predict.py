@@ -13,6 +13,7 @@ from sacmil.cli._messages import find_cause, name_options
 from sacmil.limits import BAG_LIMIT_S
 
 if TYPE_CHECKING:
+    from sacmil.tasks import Task
     from sacmil.workflows.predict import PredictionSummary
 
 _MAX_FOLDERS = 3
@@ -45,6 +46,7 @@ _MAX_SHOWN = 20
 @opt.option("--encoder-weights", "File with the encoder's weights.", opt.EXISTING)
 @opt.download_option
 @opt.allow_mismatch_option
+@opt.flag("--calibrated", "Apply the temperatures and thresholds of sacmil calibrate.")
 @opt.option("--limit", "Seconds to read one bag.", opt.POSITIVE, to="limit_s", default=BAG_LIMIT_S)
 def command(items: tuple[Path, ...], models: tuple[Path, ...], out: Path, **options: Any) -> None:
     """Predict the class of ITEMS: slides, bags, or folders of them. For research use only.
@@ -85,9 +87,9 @@ def _print_results(summary: PredictionSummary, out: Path, *, report: bool) -> No
         click.echo(f"{kind}: {make_printable(name_options(texts[0]))}{alike}", err=True)
     for record in summary.records[:_MAX_SHOWN]:
         for prediction in record.select_models(summary.models):
-            spread = f" ± {max(prediction.spread):.2f}" if prediction.spread else ""
-            predicted = prediction.find_predicted_class(summary.classes)
-            words = f"{predicted} {max(prediction.probabilities):.2f}{spread}"
+            deviation = summary.task.find_spread(prediction)
+            spread = "" if deviation is None else f" ± {_format_spread(summary.task, deviation)}"
+            words = f"{summary.task.describe(prediction).headline}{spread}"
             click.echo(make_printable(f"{record.slide_id}  {prediction.model}: {words}"))
     if removed := summary.removed_reports:
         again = "" if report else "; add --report to write pages of these predictions"
@@ -104,6 +106,14 @@ def _print_results(summary: PredictionSummary, out: Path, *, report: bool) -> No
     if failed:
         click.echo(f"{failed} failed; see the reasons in {out / 'predictions.json'}", err=True)
         raise SystemExit(1)
+
+
+def _format_spread(task: Task, deviation: float) -> str:
+    from sacmil.tasks import format_number
+
+    if task.are_percentages:
+        return f"{deviation:.0%}"
+    return f"{deviation:.2f}" if task.are_probabilities else format_number(deviation)
 
 
 def _make_view_command(summary: PredictionSummary, out: Path) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sacmil.cli import _options as opt
+from sacmil.errors import CohortWarning, format_count
 
 if TYPE_CHECKING:
     from sacmil.cohorts.cohort import Cohort
@@ -63,8 +65,11 @@ def command(
     else:
         cohort, given = read_cohort(table, **columns), {"folds": check or folds}
     target |= {"preserve_sites": bool(columns["site"]), "with_table": dataset is not None}
+    opt.print_targets(cohort)
     split = split_cohort(cohort, **given, **numbers, **target)
     _print_counts(split)
+    for text in split.find_training_problems():
+        warnings.warn(text, CohortWarning, stacklevel=1)
     if out is not None:
         _print_files(split, out, official=bool(given.get("official")), with_table=bool(dataset))
 
@@ -107,8 +112,10 @@ def _read_download(
 def _print_counts(split: CohortSplit) -> None:
     """Print the patients and slides of each class in each set of each fold."""
     cohort = split.cohort
-    click.echo(f"{len(cohort)} slides of {len(cohort.patients)} patients; patients/slides:\n")
-    rows = [("fold", "set", "all", *cohort.classes), *map(_format_counts, split.count_sets())]
+    slides = format_count(len(cohort), "slide")
+    patients = format_count(len(cohort.patients), "patient")
+    click.echo(f"{slides} of {patients}; patients/slides:\n")
+    rows = [("fold", "set", "all", *split.counted_names), *map(_format_counts, split.count_sets())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for fold, subset, *counts in rows:
         cells = (count.rjust(width) for count, width in zip(counts, widths[2:], strict=True))

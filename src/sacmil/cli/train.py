@@ -13,7 +13,7 @@ from sacmil.cli._messages import print_summary
 
 @click.command()
 @click.argument("table", type=opt.EXISTING_FILE)
-@opt.option("--model", "Model; see `sacmil models`.  [default: sac_mil_local]")
+@opt.option("--model", "Model; see `sacmil models`.  [default: sac_mil_near_far]")
 @opt.option("--fold", "Fold to test on.  [default: 0]", opt.NATURAL)
 @opt.flag("--all", "Train on every slide without testing.", to="every_slide")
 @opt.option("--seed", "Seed of weights and order.  [default: 0]", opt.NATURAL)
@@ -30,7 +30,8 @@ def command(table: Path, model: str | None, *, every_slide: bool, **given: Any) 
     settings = {name: given.pop(name) for name in ("config", "recipe", "options")}
     job = {name: given.pop(name) for name in ("out", "fold", "seed", "device", "cache")}
     resolve_configs(model, **settings, argument="model")  # reject wrong ones before reading bags
-    dataset, folds = opt.load_dataset(table, every_slide=every_slide, **given)
+    config = settings["config"]
+    dataset, folds = opt.load_dataset(table, every_slide=every_slide, config=config, **given)
     job |= {"folds": folds, "every_slide": every_slide}
     with progress_bars() as progress:
         run = train(dataset, model, on_progress=progress, **job, **settings)

@@ -13,7 +13,14 @@ from sacmil.arguments import list_paths, to_path
 from sacmil.cohorts.bags import BagIndex, Folders
 from sacmil.cohorts.cohort import Cohort, find_class_problems
 from sacmil.cohorts.sheet import list_first
-from sacmil.errors import CohortError, CohortWarning, OptionError, check_type, shorten_value
+from sacmil.errors import (
+    CohortError,
+    CohortWarning,
+    OptionError,
+    check_type,
+    format_count,
+    shorten_value,
+)
 
 
 @dataclass(frozen=True, init=False)
@@ -122,10 +129,11 @@ def _drop_slides_without_bag(cohort: Cohort, index: BagIndex, min_patients: int)
     if not remaining.slides:
         raise CohortError(index.location, index.find_missing(missing))
     if problems := find_class_problems(remaining, min_patients):
-        where = f"{index.location}, without the {len(missing)} slides that have no bag"
+        where = f"{index.location}, leaving out {format_count(len(missing), 'slide')} without a bag"
         raise CohortError(where, problems)
     if missing:
-        count = f"{len(missing)} of {len(cohort)} slides have no bag"
+        verb = "has" if len(missing) == 1 else "have"
+        count = f"{len(missing)} of {len(cohort)} slides {verb} no bag"
         message = f"{index.location}: {count}, left out: {list_first(missing)}"
         warnings.warn(message, CohortWarning, stacklevel=4)
     return remaining

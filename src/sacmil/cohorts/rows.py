@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from sacmil.cohorts.sheet import Sheet
-from sacmil.errors import CohortError, CohortWarning
+from sacmil.cohorts.sheet import Sheet, list_first, read_sheet
+from sacmil.errors import CohortError, CohortWarning, UnknownColumnError
 
 SLIDE_COLUMNS = ("slide_id", "slide", "filename", "wsi", "bag_name", "slide_path", "image")
 PATIENT_COLUMNS = ("patient_id", "case_id", "patient", "pat_id")
@@ -42,6 +41,20 @@ class SlideRow(NamedTuple):
     patient_id: str
     label: str
     site: str = ""
+
+
+class TargetRow(NamedTuple):
+    """The text cells of one slide whose target is no class."""
+
+    location: str
+    """Its line in the file, for messages."""
+    slide_id: str
+    patient_id: str
+    site: str
+    cells: tuple[str, ...]
+    """Of the target's columns."""
+    location_of_cells: str
+    """Their line in the file."""
 
 
 def parse_slide_id(text: str) -> str:
@@ -94,8 +107,14 @@ def join_rows(
 ) -> tuple[list[SlideRow], dict[str, str]]:
     """Return a row per slide with the label of its patient, and the names of numeric labels."""
     known = clinical.get_column(_require_column(clinical, columns, "patient"))
-    if repeated := [patient for patient, count in Counter(known).items() if patient and count > 1]:
-        problems = [f"patient {patient!r} occurs in several rows; keep one" for patient in repeated]
+    lines: dict[str, list[str]] = {}
+    for patient, line in zip(known, clinical.rows, strict=True):
+        lines.setdefault(patient, []).append(f"line {line}")
+    if problems := [
+        f"patient {patient!r} occurs in several rows ({list_first(where)}); keep one"
+        for patient, where in lines.items()
+        if patient and len(where) > 1
+    ]:
         raise CohortError(clinical.path, problems)
     label = _require_column(clinical, columns, "label")
     labels = dict(zip(known, clinical.get_column(label), strict=True))
@@ -115,6 +134,52 @@ def join_rows(
     ]
     _warn_of_left_out(clinical, slides, labels, owners)
     return rows, _find_label_names(clinical, label)
+
+
+def read_target_rows(
+    table: Sheet,
+    slide_table: str | Path | None,
+    columns: ColumnNames,
+    targets: Sequence[str],
+) -> list[TargetRow]:
+    """Return the rows of a table with the cells of some columns, or of STAMP's two tables.
+
+    Args:
+        table: of slides; with slide_table, of patients.
+        slide_table: lists the slides of each patient.
+        columns: of slide, patient and site; the label is not read.
+        targets: columns of the target.
+    """
+    names = _require_targets(table, targets)
+    cells = list(zip(*map(table.get_column, names), strict=True))
+    if slide_table is None:
+        rows, _ = parse_rows(table, {**columns, "label": names[0]})
+        return [
+            TargetRow(row.location, row.slide_id, row.patient_id, row.site, own, row.location)
+            for row, own in zip(rows, cells, strict=True)
+        ]
+    patient = _require_column(table, columns, "patient")
+    lines = [f"line {line} of {table.path.name}" for line in table.rows]
+    known = dict(zip(table.get_column(patient), zip(cells, lines, strict=True), strict=True))
+    # with the patient in the place of the label, none is left out for an empty cell
+    rows, _ = join_rows(table, read_sheet(slide_table), {**columns, "label": patient})
+    return [
+        TargetRow(row.location, row.slide_id, row.patient_id, row.site, *known[row.patient_id])
+        for row in rows
+    ]
+
+
+def _require_targets(table: Sheet, targets: Sequence[str]) -> list[str]:
+    """Return the columns of the targets; one error names all that are missing."""
+    names, problems = [], []
+    for name in targets:
+        try:
+            names.append(table.require_column(name, "target"))
+        except UnknownColumnError as error:
+            problems += error.problems
+    if problems:
+        raise UnknownColumnError(table.path, problems)
+    return names
 
 
 def _warn_of_left_out(

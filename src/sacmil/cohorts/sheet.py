@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sacmil.csv_text import restore_cell
-from sacmil.errors import CohortError, require_extra, suggest_names
+from sacmil.errors import CohortError, UnknownColumnError, require_extra, suggest_names
 
 _SEPARATORS = (",", ";", "\t")
 _EXCEL_SUFFIXES = (".xlsx", ".xlsm")
@@ -51,7 +51,8 @@ class Sheet:
         found = self.find_column(name)
         if found is None:
             near = suggest_names(name, filter(None, self.columns))
-            raise CohortError(self.path, [f"there is no column {name!r} for the {role}; {near}"])
+            problem = f"there is no column {name!r} for the {role}; {near}"
+            raise UnknownColumnError(self.path, [problem])
         return found
 
     def get_column(self, name: str) -> list[str]:

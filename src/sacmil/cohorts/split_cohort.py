@@ -28,6 +28,8 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sacmil.arguments import is_integer, to_output_folder
 from sacmil.atomic import write_file
 from sacmil.cohorts import splits
@@ -62,6 +64,7 @@ class SetCounts(NamedTuple):
     patients: int
     slides: int
     patients_by_class: tuple[int, ...]
+    """Or by what the task counts, such as events."""
     slides_by_class: tuple[int, ...]
 
 
@@ -74,6 +77,11 @@ class CohortSplit:
     files: Sequence[Path]
     """Files of the folds; empty if nothing was written."""
 
+    @property
+    def counted_names(self) -> tuple[str, ...]:
+        """Classes or levels; of other targets what the task counts, such as events."""
+        return self.cohort.classes or tuple(self.cohort.task.mark_rows(self.cohort.targets))
+
     def count_sets(self) -> list[SetCounts]:
         """Count patients and slides in every set of every fold."""
         return [
@@ -82,12 +90,36 @@ class CohortSplit:
             for name, slide_ids in zip(fold._fields, fold, strict=True)
         ]
 
+    def find_training_problems(self) -> list[str]:
+        """Return the training sets that the task cannot learn from, such as too few events.
+
+        A recipe that keeps the last epoch trains on the validation set too.
+        """
+        problems = []
+        for number, fold in enumerate(self.folds):
+            found = self._find_fitting_problems(fold.train + fold.val)
+            problems += [f"fold {number}: {text}" for text in found]
+            if not found:
+                found = self._find_fitting_problems(fold.train)
+                problems += [f"fold {number}: without validation, {text}" for text in found]
+        return problems
+
+    def _find_fitting_problems(self, slide_ids: Sequence[str]) -> list[str]:
+        targets = self.cohort.restrict_to(slide_ids).learned_targets
+        return self.cohort.task.find_fitting_problems(targets)
+
     def _count_set(self, number: int, name: str, slide_ids: Sequence[str]) -> SetCounts:
         part = self.cohort.restrict_to(slide_ids)
+        if not part.classes:
+            marks = part.task.mark_rows(part.targets).values()
+            ids = np.array([slide.patient_id for slide in part.slides], dtype=np.str_)
+            patients = tuple(len(np.unique(ids[mark])) for mark in marks)
+            slides = tuple(int(mark.sum()) for mark in marks)
+            return SetCounts(number, name, len(part.patients), len(part), patients, slides)
         labels = Counter(part.labels)
         by_class = tuple(labels[label] for label in range(len(part.classes)))
-        patients = len(part.patients), len(part), part.patients_per_class
-        return SetCounts(number, name, *patients, by_class)
+        counts = len(part.patients), len(part), part.patients_per_class
+        return SetCounts(number, name, *counts, by_class)
 
 
 def split_cohort(

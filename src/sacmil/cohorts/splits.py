@@ -23,7 +23,15 @@ import numpy.typing as npt
 from sacmil.arguments import to_integer
 from sacmil.cohorts.cohort import Cohort, LabeledSlide, get_cohort
 from sacmil.cohorts.sheet import list_first
-from sacmil.errors import CohortError, CohortWarning, OptionError, check_type, shorten_value
+from sacmil.errors import (
+    CohortError,
+    CohortWarning,
+    OptionError,
+    check_type,
+    format_count,
+    format_subject,
+    shorten_value,
+)
 
 if TYPE_CHECKING:
     from sacmil.cohorts.dataset import Dataset
@@ -85,7 +93,7 @@ def make_folds(
     k, seed, repeats = to_integer("k", k), to_integer("seed", seed), to_integer("repeats", repeats)
     check_type("validation", validation, numbers.Real, "a share, such as 0.15")
     _check_arguments(cohort, k, repeats, validation, preserve_sites=preserve_sites)
-    strata = compute_strata(cohort)
+    strata = cohort.strata
     sites = {patient: of[0].site for patient, of in cohort.patients.items() if preserve_sites}
     made, slides = [], sorted(cohort.slides)
     for repeat in range(repeats):
@@ -110,19 +118,25 @@ def _check_arguments(
     if not 0 <= validation < 1:
         problems.append(f"a validation share of {validation:g}; expected 0 to below 1, as 0.15")
     problems += [
-        f"class {name!r} has {count} patients, too few for one in each of {folds} folds; use fewer "
-        "folds, or leave the class out"
+        f"class {name!r} has {format_count(count, 'patient')}, too few for one in each of {folds} "
+        "folds; use fewer folds, or leave the class out"
         for name, count in zip(cohort.classes, cohort.patients_per_class, strict=True)
-        if count < max(folds, 2)
+        if cohort.task.has_classes and count < max(folds, 2)
     ]
+    if not cohort.task.has_classes and len(cohort.patients) < max(folds, 2):
+        count = format_subject(len(cohort.patients), "patient")
+        problems.append(f"{count} too few for {folds} folds; use fewer folds")
     without = [slide.slide_id for slide in cohort.slides if not slide.site]
     sites = {slide.site for slide in cohort.slides}
     if preserve_sites and without:
         problems.append(
-            f"{len(without)} slides have no site, such as {without[0]!r}; fill the column"
+            f"{format_subject(len(without), 'slide')} without a site, such as {without[0]!r}; fill "
+            "the column"
         )
     elif preserve_sites and len(sites) < folds:
-        problems.append(f"{len(sites)} sites are too few for {folds} folds; use fewer folds")
+        problems.append(
+            f"{format_subject(len(sites), 'site')} too few for {folds} folds; use fewer folds"
+        )
     if problems:
         raise CohortError("splits", problems)
 
@@ -160,7 +174,7 @@ def add_validation_set(
     """Return the fold with a validation set taken from its training patients."""
     slides = cohort.get_slides(fold.train)
     train = {slide.patient_id for slide in slides}
-    rest = {patient: label for patient, label in compute_strata(cohort).items() if patient in train}
+    rest = {patient: label for patient, label in cohort.strata.items() if patient in train}
     val = select_stratified(rest, validation, f"{seed}/given")
     return _divide_slides(slides, val, frozenset())._replace(test=fold.test)
 
@@ -168,15 +182,6 @@ def add_validation_set(
 def make_training_only_fold(cohort: Cohort) -> Fold:
     """Return a fold with all slides in training, for a model to deploy."""
     return Fold(train=tuple(sorted(cohort.by_id)), val=(), test=())
-
-
-def compute_strata(cohort: Cohort) -> Strata:
-    """Return the class of each patient: of its slides' classes the one with fewest patients."""
-    counts = cohort.patients_per_class
-    return {
-        patient: min((slide.label for slide in slides), key=lambda label: (counts[label], label))
-        for patient, slides in cohort.patients.items()
-    }
 
 
 def select_stratified(strata: Strata, share: float, salt: str) -> frozenset[str]:
@@ -382,6 +387,9 @@ def _find_problems(cohort: Cohort, fold: Fold) -> Iterator[str]:
         yield "the test set is empty"
     for name in _find_absent_classes(cohort, fold.train):
         yield f"no slide of class {name!r} is in the training set"
+    if fold.train and not unknown:
+        training = cohort.restrict_to(fold.train).targets
+        yield from cohort.task.find_fold_problems(training, cohort.targets)
 
 
 def _list_names(names: Sequence[str]) -> str:
@@ -389,7 +397,9 @@ def _list_names(names: Sequence[str]) -> str:
 
 
 def _find_absent_classes(cohort: Cohort, slide_ids: Iterable[str]) -> list[str]:
-    """Return the classes without a slide in a set; none if the set is empty."""
+    """Return the needed classes without a slide in a set; none if the set is empty."""
+    if not cohort.task.has_classes:
+        return []
     by_id = cohort.by_id
     present = {by_id[slide_id].label for slide_id in slide_ids if slide_id in by_id}
     return [name for label, name in enumerate(cohort.classes) if present and label not in present]
@@ -403,8 +413,10 @@ def _find_warnings(cohort: Cohort, fold: Fold) -> Iterator[str]:
     }
     for sides, patients in shared.items():
         if patients:
-            count = f"{len(patients)} patient{'s are' if len(patients) > 1 else ' is'}"
+            count = format_subject(len(patients), "patient")
             yield f"{count} {sides} is biased ({list_first(sorted(patients))})"
+    training = cohort.restrict_to(fold.train).targets
+    yield from cohort.task.find_fold_warnings(training, cohort.targets)
     if untested := _find_absent_classes(cohort, fold.test):
         yield f"no slide of {', '.join(untested)} is in the test set"
     # Reported for validation only where its size and the training set allow a patient.
@@ -427,9 +439,9 @@ def _find_test_set_warnings(cohort: Cohort, folds: Sequence[Fold]) -> Iterator[s
             seen = frozenset()
     if repeated:
         yield (
-            f"{len(repeated)} slides are in the test sets of several folds: the test sets are "
-            "random samples, not a partition, and their results are not independent"
+            f"{format_subject(len(repeated), 'slide')} in the test sets of several folds: the test "
+            "sets are random samples, not a partition, and their results are not independent"
         )
     left = len(cohort) - len(everything)
     if left and len(folds) > 1:
-        yield f"{left} of {len(cohort)} slides are in no test set"
+        yield f"{left} of {len(cohort)} slides {'is' if left == 1 else 'are'} in no test set"

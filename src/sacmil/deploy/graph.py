@@ -41,7 +41,8 @@ class _ExportWrapper(nn.Module):
         self.model, self.keys = model, keys
 
     def forward(self, features: Tensor, coords: Tensor, *plan: Tensor) -> tuple[Tensor, ...]:
-        output = self.model.aggregate(features, coords, dict(zip(self.keys, plan, strict=True)))
+        plans = dict(zip(self.keys, plan, strict=True))
+        output = self.model.compute_output(features, coords, plans)
         outputs = (self.model.probabilities(output), output.scores, output.class_scores)
         return tuple(tensor for tensor in outputs if tensor is not None)
 
@@ -94,7 +95,12 @@ def list_outputs(model: MILModel) -> list[str]:
     """Return the names of the graph's outputs."""
     features, coords = (torch.from_numpy(array) for array in _make_bag(2, model.in_dim))
     by_class = model(features, coords).class_scores is not None
-    return ["probabilities", "scores", *(["class_scores"] if by_class else [])]
+    return [name_values(model), "scores", *(["class_scores"] if by_class else [])]
+
+
+def name_values(model: MILModel) -> str:
+    """Return the name of the graph's output with the predictions."""
+    return "probabilities" if model.known_task.has_classes else "predictions"
 
 
 def _find_dynamic_axes(one: Array, other: Array) -> dict[int, Any]:
@@ -119,7 +125,7 @@ def measure_difference(model: MILModel, runtime: Runtime, n: int) -> float:
     """Return the largest difference between onnxruntime and torch for a bag of n."""
     features, coords = _make_bag(n, model.in_dim)
     output = model(torch.from_numpy(features), torch.from_numpy(coords))
-    expected = {"probabilities": model.probabilities(output), "scores": output.scores}
+    expected = {name_values(model): model.probabilities(output), "scores": output.scores}
     if output.class_scores is not None:
         expected["class_scores"] = output.class_scores
     found = runtime.run(features, coords)

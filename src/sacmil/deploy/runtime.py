@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from sacmil.errors import (
 )
 from sacmil.plans import make_plan
 from sacmil.results import Ensemble, Prediction
+from sacmil.tasks import Task, get_model_task
+from sacmil.tasks.calibration import Calibration
 
 Array = npt.NDArray[Any]
 
@@ -29,15 +32,21 @@ SCHEMA_VERSION = 1
 """Version of the ``export`` entry of a card."""
 
 
-def load_runtime(path: str | Path, *, threads: int | None = None) -> Runtime | Ensemble[Runtime]:
+def load_runtime(
+    path: str | Path, *, threads: int | None = None, calibrated: bool = False
+) -> Runtime | Ensemble[Runtime]:
     """Load what ``sacmil export`` wrote; both results have ``predict(bag)``.
 
     Args:
         path: a folder with model.onnx and card.json, or one with member_0, member_1, … of them.
         threads: CPU cores for one prediction; None means all.
+        calibrated: whether to apply the temperatures and thresholds of sacmil.calibrate.
     """
     folder = Path(path)
-    members = [Runtime(member, threads=threads) for member in find_model_folders(folder)]
+    members = [
+        Runtime(member, threads=threads, calibrated=calibrated)
+        for member in find_model_folders(folder)
+    ]
     if members[0].folder == folder:
         return members[0]
     return Ensemble(members, name=folder.name, path=folder)
@@ -53,42 +62,54 @@ class Runtime:
     Args:
         folder: with model.onnx and card.json.
         threads: CPU cores for one prediction; None means all.
+        calibrated: whether to apply the card's calibration.
     """
 
-    def __init__(self, folder: Path, *, threads: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, threads: int | None = None, calibrated: bool = False
+    ) -> None:
         self.folder = folder
         self.card = read_card(folder)
+        self.calibration = Calibration.from_card(self.card, folder) if calibrated else None
         self._info = _read_export_info(folder, self.card)
+        if self.card.task and (reason := self.task.explain_unlearned()):
+            raise ModelFolderError(f"{folder}: {reason}")
         graph = _read_checked_graph(folder, self._info["onnx_sha256"])
         self._session = _create_session(folder / ONNX_FILE, graph, threads)
         self._input_names = [value.name for value in self._session.get_inputs()]
         self._output_names = [value.name for value in self._session.get_outputs()]
         _check_inputs_and_outputs(folder, self._info, self._input_names, self._output_names)
 
+    @cached_property
+    def task(self) -> Task:
+        """What is predicted."""
+        return get_model_task(self.card)
+
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes; class_0, class_1, … if the model does not name them."""
-        return self.card.class_names
+        return self.task.value_names
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the weights the model was exported from."""
-        return self.card.weights_sha256
+        """SHA-256 of the weights the model was exported from, and of the calibration if used."""
+        weights = self.card.weights_sha256
+        return self.calibration.combine_hash(weights) if self.calibration else weights
 
     def predict(self, bag: Bag) -> Prediction:
         """Predict one bag; its features must be of the encoder the model was trained on."""
         check_type("bag", bag, Bag, "a sacmil.Bag; read a file with sacmil.read_bag(path)")
         output = self.run(bag.features, bag.patch_coords, source=bag.slide_id)
-        return Prediction.from_output(
+        found = self.task.make_prediction(
             bag.slide_id,
-            output["probabilities"].astype(np.float64),
+            output[self._output_names[0]].astype(np.float64),
             output["scores"],
             output.get("class_scores"),
-            self.classes,
         )
+        return self.calibration.calibrate(found, self.task) if self.calibration else found
 
     def run(self, features: Array, coords: Array, *, source: str = "the bag") -> dict[str, Array]:
-        """Return the graph's outputs by name: probabilities, scores, and class_scores if any."""
+        """Return the graph's outputs by name: probabilities (or predictions), scores, …"""
         width = self._info["dim"]
         if features.shape[1] != width:
             raise InputError(

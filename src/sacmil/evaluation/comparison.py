@@ -11,24 +11,24 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from sacmil.errors import RunError, suggest_names
+from sacmil.errors import RunError, format_count, suggest_names
 from sacmil.evaluation import significance, summary
 from sacmil.evaluation.fold_results import (
     FoldResult,
+    average_folds,
     collect_fold_results,
     compute_fold_metrics,
     describe_difference,
 )
-from sacmil.evaluation.metrics import LOWER_IS_BETTER, METRIC_TITLES, check_metric
 from sacmil.evaluation.table_format import (
     DEFAULT_STYLE,
     UNDEFINED,
     TableStyle,
-    format_count,
     format_p_value,
     make_printable,
 )
 from sacmil.results import Predictions
+from sacmil.tasks import from_card
 
 Floats = npt.NDArray[np.float64]
 _MAX_LISTED_PAIRS = 12
@@ -57,12 +57,22 @@ class PairComparison:
     """p_permutation, corrected for the number of comparisons (Holm 1979)."""
     patients: int = 0
     """Number of patients both models were tested on."""
+    title: str = ""
+    """Of the metric; its name if not given."""
+    lower_is_better: bool = False
+    is_share: bool = True
+    """Whether the difference can be printed in percent."""
+    remark: str = ""
+    """What is true of both models, such as that neither is useful."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", self.title or self.metric)
 
 
 def compare_models(
     predictions: Predictions,
     *,
-    metric: str = "auc",
+    metric: str | None = None,
     pairs: Iterable[tuple[str, str]] | None = None,
     against: str | None = None,
     level: float = 0.95,
@@ -73,7 +83,7 @@ def compare_models(
 
     Args:
         predictions: of two or more models; rows of other splits than test are left out.
-        metric: a name in METRICS.
+        metric: the name of a metric of the task; None means its headline.
         pairs: models to compare; all pairs if omitted.
         against: instead of pairs, one model to compare with each of the others.
         level: confidence level of the intervals.
@@ -84,7 +94,9 @@ def compare_models(
     Raises:
         RunError: a model is missing, or the models were tested on different patients or folds.
     """
-    check_metric(metric)
+    task = from_card(predictions.task)
+    metric = metric or task.headline
+    found_metric = task.get_metric(metric)
     summary.check_level_and_draws(level=level, draws=draws)
     everything = collect_fold_results(predictions)
     chosen = choose_pairs(list(everything), pairs, against)
@@ -95,23 +107,32 @@ def compare_models(
     found = []
     for a, b in chosen:
         first, second = used[a], used[b]
-        differences = compute_fold_metrics(first, metric) - compute_fold_metrics(second, metric)
+        values = [compute_fold_metrics(each, metric) for each in (first, second)]
+        differences = values[0] - values[1]
+        difference = average_folds(first, metric, differences)
+        means = [average_folds(first, metric, each) for each in values]
         low, high = math.nan, math.nan
         if resampled:
-            low, high = summary.percentile_interval(resampled[a] - resampled[b], level)
+            drawn = summary.drop_undefined(found_metric, resampled[a] - resampled[b])
+            drawn = summary.center_draws(found_metric, drawn, difference)
+            low, high = summary.percentile_interval(drawn, level)
         pair = PairComparison(
             first=a,
             second=b,
             metric=metric,
-            difference=float(differences.mean()),
+            title=found_metric.title,
+            lower_is_better=found_metric.lower_is_better,
+            is_share=found_metric.is_share,
+            difference=difference,
             low=low,
             high=high,
             p_permutation=significance.permutation_test(
                 first, second, metric, draws=enough, seed=seed
             ),
             p_t=_test_over_folds(first, differences),
-            p_delong=_test_by_delong(first, second) if metric == "auc" else None,
+            p_delong=_test_by_delong(first, second, metric),
             patients=_count_patients(first),
+            remark=found_metric.useless_text if all(map(found_metric.is_useless, means)) else "",
         )
         found.append(pair)
     return correct_for_multiple_pairs(found)
@@ -123,17 +144,19 @@ def correct_for_multiple_pairs(comparisons: Sequence[PairComparison]) -> list[Pa
     return [replace(one, p_holm=p) for one, p in zip(comparisons, corrected, strict=True)]
 
 
-def mean_ranks(predictions: Predictions, metric: str = "auc") -> dict[str, float]:
+def mean_ranks(predictions: Predictions, metric: str | None = None) -> dict[str, float]:
     """Return the mean rank of each model over the folds; 1 is best, and ties share the mean rank.
 
     Raises:
         RunError: the models were tested on different patients or folds.
     """
-    check_metric(metric)
+    task = from_card(predictions.task)
+    metric = metric or task.headline
+    lower_is_better = task.get_metric(metric).lower_is_better
     fold_results = collect_fold_results(predictions)
     _check_same_test_sets(list(fold_results.values()))
     values = np.stack([compute_fold_metrics(each, metric) for each in fold_results.values()])
-    cost = values if metric in LOWER_IS_BETTER else -values
+    cost = values if lower_is_better else -values
     # values that differ only by rounding are ties
     ranks = scipy.stats.rankdata(np.round(cost, 12), axis=0).mean(1)
     return dict(zip(fold_results, ranks.tolist(), strict=True))
@@ -197,16 +220,19 @@ def _test_over_folds(fold_results: Sequence[FoldResult], differences: Floats) ->
     return significance.corrected_t_test(differences, float(np.mean(tested / (everyone - tested))))
 
 
-def _test_by_delong(first: Sequence[FoldResult], second: Sequence[FoldResult]) -> float | None:
+def _test_by_delong(
+    first: Sequence[FoldResult], second: Sequence[FoldResult], metric: str
+) -> float | None:
     one, other = first[0], second[0]
-    is_single_set = len(first) == len(one.probabilities) == len(other.probabilities) == 1
+    if metric != "auc" or len(one.task.levels) != 2:
+        return None
+    is_single_set = len(first) == len(one.values) == len(other.values) == 1
     # slides of one patient are not independent, which DeLong assumes
     independent = len(np.unique(one.patients)) == len(one.patients)
-    if not (is_single_set and independent and one.probabilities.shape[2] == 2):
+    if not (is_single_set and independent and one.values.shape[2] == 2):
         return None
-    p = significance.delong_test(
-        one.labels, one.probabilities[0, :, 1], other.probabilities[0, :, 1]
-    ).p
+    labels = one.targets[:, 0]
+    p = significance.delong_test(labels, one.values[0, :, 1], other.values[0, :, 1]).p
     return None if math.isnan(p) else p
 
 
@@ -269,14 +295,16 @@ def _describe_winners(significant: Sequence[PairComparison], style: TableStyle) 
 def _describe_winner(winner: str, pairs: Sequence[PairComparison], style: TableStyle) -> str:
     if len(pairs) == 1:
         return _describe_significant_pair(pairs[0], style)
+    style = style.suited_to(pairs[0])
     losers = ", ".join(sorted(make_printable(order_better_first(pair)[1]) for pair in pairs))
     sizes = [abs(pair.difference) for pair in pairs]
     highest = format_p_value(max(pair.p_holm or 0.0 for pair in pairs))
     return (
         f"{make_printable(winner)} is better than {losers}: by {style.format_number(min(sizes))} "
         f"to {style.format_number(max(sizes))}{_format_points(style)} "
-        f"{METRIC_TITLES[pairs[0].metric]}, "
-        f"p {'< 0.001' if highest.startswith('<') else f'≤ {highest}'} after Holm."
+        f"{pairs[0].title}, "
+        f"p {'< 0.001' if highest.startswith('<') else f'≤ {highest}'} after Holm"
+        f"{_add_remark(*pairs)}."
     )
 
 
@@ -287,7 +315,7 @@ def is_significant(pair: PairComparison, *, level: float = 0.95) -> bool:
 
 def order_better_first(pair: PairComparison) -> tuple[str, str]:
     """Return the names of the two models, the better one first."""
-    ahead = (pair.difference < 0) == (pair.metric in LOWER_IS_BETTER)
+    ahead = (pair.difference < 0) == pair.lower_is_better
     return (pair.first, pair.second) if ahead else (pair.second, pair.first)
 
 
@@ -295,7 +323,7 @@ def _describe_significant_pair(pair: PairComparison, style: TableStyle) -> str:
     winner, loser = map(make_printable, order_better_first(pair))
     return (
         f"{winner} is better than {loser} by {_format_difference(pair, style)}, "
-        f"{_describe_p_value(pair)}."
+        f"{_describe_p_value(pair)}{_add_remark(pair)}."
     )
 
 
@@ -303,15 +331,23 @@ def _describe_undecided_pair(pair: PairComparison, style: TableStyle) -> str:
     ahead, behind = map(make_printable, order_better_first(pair))
     text = f"No significant difference between {ahead} and {behind}"
     if not math.isfinite(pair.difference):
-        return f"{text}: {METRIC_TITLES[pair.metric]} is not defined in every fold."
-    return f"{text}: {_format_difference(pair, style)}, {_describe_p_value(pair)}."
+        return f"{text}: {pair.title} is not defined in every fold."
+    size = _format_difference(pair, style)
+    return f"{text}: {size}, {_describe_p_value(pair)}{_add_remark(pair)}."
+
+
+def _add_remark(*pairs: PairComparison) -> str:
+    """Return the remark that all pairs have in common, after the rest of a sentence."""
+    remarks = {pair.remark for pair in pairs}
+    return f"; {remarks.pop()}" if len(remarks) == 1 and any(remarks) else ""
 
 
 def _format_difference(pair: PairComparison, style: TableStyle) -> str:
     """Format the better model's lead and its interval with the same sign."""
+    style = style.suited_to(pair)
     low, high = (pair.low, pair.high) if pair.difference >= 0 else (-pair.high, -pair.low)
     size = f"{style.format_number(abs(pair.difference))}{_format_points(style)}"
-    return f"{size} {METRIC_TITLES[pair.metric]}{style.format_interval(low, high)}"
+    return f"{size} {pair.title}{style.format_interval(low, high)}"
 
 
 def _format_points(style: TableStyle) -> str:

@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import RunError
-from sacmil.evaluation.metrics import METRICS
+from sacmil.metrics.metric import Metric
 from sacmil.results import Predictions
+from sacmil.tasks import Task, from_card
 
+Floats = npt.NDArray[np.float64]
 Unit = Literal["patient", "slide"]
 
 _DIGITS = 12
@@ -33,14 +35,35 @@ class FoldResult:
     """(n,), ids of patients, or of slides where a patient's slides differ in label."""
     patients: npt.NDArray[np.str_]
     """(n,), patient of each unit."""
-    labels: npt.NDArray[np.int64]
-    """(n,)."""
-    probabilities: npt.NDArray[np.float64]
-    """(seeds, n, C)."""
+    task: Task
+    targets: npt.NDArray[np.float64]
+    """(n, T)."""
+    values: npt.NDArray[np.float64]
+    """(seeds, n, P)."""
+    training: npt.NDArray[np.float64] | None = None
+    """(m, T), targets of the training patients, if the predictions have them."""
 
-    def compute_metric(self, metric: str) -> float:
-        """Return the metric, averaged over seeds."""
-        return float(np.mean([METRICS[metric](self.labels, p) for p in self.probabilities]))
+    @property
+    def groups(self) -> npt.NDArray[np.int64]:
+        """(n,), of which each resample must keep a unit."""
+        return self.task.resampling_groups(self.targets)
+
+    def compute_metric(self, metric: str | Metric) -> float:
+        """Return the metric, by itself or by its name, averaged over seeds."""
+        found = self.bind(metric)
+        return float(np.mean([found.compute(self.targets, values) for values in self.values]))
+
+    def bind(self, metric: str | Metric) -> Metric:
+        """Return a metric, by itself or by its name, with the formula for this fold."""
+        found = self.task.get_metric(metric) if isinstance(metric, str) else metric
+        return found.bind(self.targets if self.training is None else self.training)
+
+    def measure_size(self, metric: str | Metric, weights: npt.NDArray[Any]) -> Floats:
+        """Return how much the fold counts in the mean over folds: (B,) for weights (B, n)."""
+        found = self.task.get_metric(metric) if isinstance(metric, str) else metric
+        if found.fold_size is None:
+            return np.ones(len(weights))
+        return found.fold_size(self.targets, weights.astype(np.float64))
 
 
 def collect_fold_results(predictions: Predictions) -> dict[str, list[FoldResult]]:
@@ -58,10 +81,63 @@ def collect_fold_results(predictions: Predictions) -> dict[str, list[FoldResult]
         )
     _check_no_duplicates(sort_rows(tested))
     units = sort_rows(average_by_patient(tested))
+    training = _collect_training_targets(predictions)
     return {
-        model: [_merge_seeds(fold) for fold in group_rows(rows, "fold").values()]
+        model: [
+            _merge_seeds(rows_of_fold, training.get((model, fold)))
+            for fold, rows_of_fold in group_rows(rows, "fold").items()
+        ]
         for model, rows in group_rows(units, "model").items()
     }
+
+
+def _collect_training_targets(predictions: Predictions) -> dict[tuple[str, int], Floats]:
+    """Return the targets of the training patients by model and fold, where rows have them."""
+    rows = predictions.select(predictions.split == "train")
+    found = {}
+    for model, of_model in group_rows(rows, "model").items():
+        for fold, of_fold in group_rows(of_model, "fold").items():
+            first = np.unique(of_fold.patient_id, return_index=True)[1]
+            found[model, fold] = of_fold.targets[first]
+    return found
+
+
+def average_folds(
+    fold_results: Sequence[FoldResult], metric: str | Metric, values: Floats
+) -> float:
+    """Return the mean of a value of each fold, weighted as the metric asks.
+
+    Where folds have weights, those without a value are left out, as those without a pair are.
+
+    Args:
+        fold_results: of a model.
+        metric: or its name.
+        values: (folds,); NaN where undefined.
+    """
+    shares = share_folds(fold_results, metric, ~np.isnan(values))
+    if shares is None:
+        return float(values.mean())
+    return float(np.sum(np.where(shares, shares * values, 0.0)))
+
+
+def share_folds(
+    fold_results: Sequence[FoldResult],
+    metric: str | Metric,
+    is_defined: npt.NDArray[np.bool_] | None = None,
+) -> Floats | None:
+    """Return the share of each fold in the mean, (folds,); None if all have the same.
+
+    Args:
+        fold_results: of a model.
+        metric: or its name.
+        is_defined: whether each fold has a value; None means all.
+    """
+    if fold_results[0].bind(metric).fold_size is None:
+        return None
+    each = [one.measure_size(metric, np.ones((1, len(one.units))))[0] for one in fold_results]
+    sizes = np.array(each) * (1 if is_defined is None else is_defined)
+    total = sizes.sum()
+    return sizes / (total if total > 0 else np.nan)
 
 
 def compute_fold_metrics(
@@ -76,7 +152,7 @@ def describe_difference(one: FoldResult, other: FoldResult) -> str | None:
     units = [set(zip(r.patients.tolist(), r.units.tolist(), strict=True)) for r in (one, other)]
     if odd := sorted({unit for _, unit in units[0] ^ units[1]}):
         return f"different slides or patients ({_format_names(odd)} in one only)"
-    relabelled = one.units[one.labels != other.labels].tolist()  # both in order
+    relabelled = one.units[_differ(one.targets, other.targets)].tolist()  # both in order
     return f"different labels ({_format_names(relabelled)})" if relabelled else None
 
 
@@ -110,7 +186,7 @@ def find_unit_by_model(predictions: Predictions) -> dict[str, Unit]:
     found: dict[str, Unit] = {}
     for model, rows in group_rows(predictions, "model").items():
         patients = rows.patient_id.tolist()
-        pairs = {*zip(patients, rows.label.tolist(), strict=True)}
+        pairs = {*zip(patients, map(repr, rows.targets.tolist()), strict=True)}
         found[model] = "patient" if len(pairs) == len(set(patients)) else "slide"
     return found
 
@@ -135,11 +211,18 @@ def _average_slides(predictions: Predictions) -> Predictions:
     is_next = _repeats_previous(rows, [name for name in _SORT_COLUMNS if name != "slide_id"])
     begins = np.flatnonzero(np.append(True, ~is_next))
     slides = np.diff(begins, append=len(rows))
-    means = np.add.reduceat(rows.probabilities, begins, axis=0) / slides[:, None]
+    means = np.add.reduceat(rows.values, begins, axis=0) / slides[:, None]
     # Sums of the same numbers in another order differ in their last digits; ties must stay ties.
     return replace(
-        rows.select(begins), slide_id=rows.patient_id[begins], probabilities=means.round(_DIGITS)
+        rows.select(begins), slide_id=rows.patient_id[begins], values=means.round(_DIGITS)
     )
+
+
+def _differ(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Return which rows of targets differ, (n,); unknown equals unknown."""
+    equal = (one == other) | (np.isnan(one) & np.isnan(other))
+    differs: npt.NDArray[np.bool_] = ~np.all(equal, axis=1)
+    return differs
 
 
 def _repeats_previous(rows: Predictions, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
@@ -160,15 +243,18 @@ def _check_no_duplicates(rows: Predictions) -> None:
         )
 
 
-def _merge_seeds(rows: Predictions) -> FoldResult:
+def _merge_seeds(rows: Predictions, training: Floats | None) -> FoldResult:
+    task = from_card(rows.task)
     by_seed = {
         seed: FoldResult(
             model=str(part.model[0]),
             fold=int(part.fold[0]),
             units=part.slide_id,
             patients=part.patient_id,
-            labels=part.label,
-            probabilities=part.probabilities[None],
+            task=task,
+            targets=part.targets,
+            values=part.values[None],
+            training=training,
         )
         for seed, part in group_rows(rows, "seed").items()
     }
@@ -179,9 +265,7 @@ def _merge_seeds(rows: Predictions) -> FoldResult:
                 f"{first.model}, fold {first.fold}: seeds {first_seed} and {seed} were tested on "
                 f"{differs}; expected the same for every seed: finish the run with sacmil crossval"
             )
-    return replace(
-        first, probabilities=np.concatenate([each.probabilities for each in by_seed.values()])
-    )
+    return replace(first, values=np.concatenate([each.values for each in by_seed.values()]))
 
 
 def _format_names(names: Sequence[str]) -> str:

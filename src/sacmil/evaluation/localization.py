@@ -15,12 +15,17 @@ import numpy.typing as npt
 
 from sacmil.errors import ConfigError, RunError, suggest_names
 from sacmil.evaluation.comparison import PairComparison, choose_pairs, correct_for_multiple_pairs
-from sacmil.evaluation.metrics import LOCALIZATION_TITLES, auc, average_precision
 from sacmil.evaluation.significance import count_needed_draws, sign_flip_test
 from sacmil.evaluation.summary import MetricEstimate, check_level_and_draws, percentile_interval
+from sacmil.metrics.classification import auc, average_precision
 from sacmil.results import SlideLocalization
 
 Floats = npt.NDArray[np.float64]
+LOCALIZATION_TITLES: Mapping[str, str] = {
+    "localisation_auc": "Localisation AUC",
+    "localisation_ap": "Localisation AP",
+}
+"""Titles of localisation metrics, computed from localisation_by_slide.csv."""
 _COLUMNS = {"localisation_auc": "auc", "localisation_ap": "average_precision"}
 _MIN_PATIENTS = 3
 """Minimum number of patients for an interval; two are in nearly every resample."""
@@ -175,7 +180,11 @@ def compare_localization(
         patients = len(differences)
         p = sign_flip_test(differences / patients, draws=enough, seed=seed)
         mean = float(differences.mean())
-        found.append(PairComparison(first, second, metric, mean, low, high, p, patients=patients))
+        title = LOCALIZATION_TITLES[metric]
+        pair = PairComparison(
+            first, second, metric, mean, low, high, p, patients=patients, title=title
+        )
+        found.append(pair)
     return correct_for_multiple_pairs(found)
 
 
@@ -195,7 +204,8 @@ def _summarize_model(
     for metric in LOCALIZATION_TITLES:
         values = _patient_values(rows, metric)
         low, high = _bootstrap_interval(values, level, draws, seed)
-        estimates[metric] = MetricEstimate((), float(values.mean()), math.nan, low, high)
+        title = LOCALIZATION_TITLES[metric]
+        estimates[metric] = MetricEstimate((), float(values.mean()), math.nan, low, high, title)
     shares = [row.positives / row.instances for row in rows]
     return LocalizationSummary(
         estimates=estimates,

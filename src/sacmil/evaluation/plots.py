@@ -23,9 +23,10 @@ from sacmil.atomic import write_file
 from sacmil.errors import MissingExtraError
 from sacmil.evaluation.comparison import PairComparison, is_significant
 from sacmil.evaluation.fold_results import average_by_patient, group_rows, select_test_rows
-from sacmil.evaluation.metrics import METRIC_TITLES, METRICS, confusion_matrix, cumulate_counts
 from sacmil.evaluation.table_format import DEFAULT_STYLE, UNDEFINED, make_printable
+from sacmil.metrics.classification import cumulate_counts
 from sacmil.results import Predictions
+from sacmil.tasks import from_card
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,28 +88,28 @@ def draw_roc(predictions: Predictions) -> Figure:
 
     With more than two classes, the curve is the mean over classes, each against the rest.
     """
-    ranked, classes = _rank_by_auc(predictions), predictions.classes
-    figure = _make_figure(6, 6)
+    ranked, classes = rank_models(predictions), predictions.classes
+    figure = make_figure(6, 6)
     axes = figure.subplots()
     axes.set_aspect("equal")
-    _draw_diagonal(axes)
+    draw_diagonal(axes)
     for _, _, rows in ranked[MAX_MODELS:]:
         _draw_curve(axes, compute_fold_curves(rows), color=_FAINT, linewidth=1, zorder=2)
     for index, (name, auc, rows) in enumerate(ranked[:MAX_MODELS]):
         curves = compute_fold_curves(rows)
-        label = f"{_shorten_name(name)}  {DEFAULT_STYLE.format_number(auc)}"
-        _draw_curve(axes, curves, label=label, linewidth=2, zorder=9 - index, **_line_style(index))
+        label = f"{shorten_name(name)}  {DEFAULT_STYLE.format_number(auc)}"
+        _draw_curve(axes, curves, label=label, linewidth=2, zorder=9 - index, **line_style(index))
         if len(ranked) <= MAX_BANDS and len(curves) > 1:
             _draw_band(axes, curves, COLORS[index])
     if len(ranked) > MAX_MODELS:
         axes.plot([], [], color=_FAINT, label=f"{len(ranked) - MAX_MODELS} others")
     kind = "AUC" if len(classes) == 2 else "AUC, mean over classes"
     axes.legend(loc="lower right", frameon=False, title=kind, alignment="left")
-    positive = f" ({_shorten_name(classes[1])})" if len(classes) == 2 else ""
+    positive = f" ({shorten_name(classes[1])})" if len(classes) == 2 else ""
     folds = len(np.unique(select_test_rows(predictions).fold))
     band = ", ± 1 standard deviation" if len(ranked) <= MAX_BANDS else ""
     title = "ROC" if folds == 1 else f"ROC, mean over {folds} folds{band}"
-    _label_axes(axes, "1 − specificity", f"sensitivity{positive}", title)
+    label_axes(axes, "1 − specificity", f"sensitivity{positive}", title)
     return figure
 
 
@@ -184,21 +185,21 @@ def draw_calibration(predictions: Predictions) -> Figure:
 
     The area of a point is its bin's share of the predictions.
     """
-    ranked, classes = _rank_by_auc(predictions), predictions.classes
-    figure = _make_figure(6, 7)
+    ranked, classes = rank_models(predictions), predictions.classes
+    figure = make_figure(6, 7)
     axes, below = figure.subplots(2, sharex=True, height_ratios=[4, 1])
-    _draw_diagonal(axes)
+    draw_diagonal(axes)
     for index, (name, _, rows) in enumerate(ranked[:MAX_MODELS]):
         found = reliability_curve(rows)
         full = found.share > 0
         x, y, color = found.predicted[full], found.observed[full], COLORS[index]
-        axes.plot(x, y, label=_shorten_name(name), linewidth=1.5, zorder=3, **_line_style(index))
+        axes.plot(x, y, label=shorten_name(name), linewidth=1.5, zorder=3, **line_style(index))
         axes.scatter(x, y, s=8 + 400 * found.share[full], color=color, linewidth=0, zorder=4)
         below.stairs(found.share, np.linspace(0, 1, BINS + 1), color=color, linewidth=1.6)
     axes.legend(loc="upper left", frameon=False)
-    subject = _shorten_name(classes[1]) if len(classes) == 2 else "the most probable class"
-    _label_axes(axes, "", "observed frequency", f"Calibration{_describe_omitted_models(ranked)}")
-    _label_axes(below, f"probability of {subject}", "predictions", "")
+    subject = shorten_name(classes[1]) if len(classes) == 2 else "the most probable class"
+    label_axes(axes, "", "observed frequency", f"Calibration{describe_omitted_models(ranked)}")
+    label_axes(below, f"probability of {subject}", "predictions", "")
     below.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     return figure
 
@@ -208,31 +209,34 @@ def draw_calibration(predictions: Predictions) -> Figure:
 
 def count_confusions(predictions: Predictions) -> npt.NDArray[np.int64]:
     """Return counts over folds and seeds, (C, C): true class by row, predicted by column."""
-    once = np.ones((1, len(predictions)))
-    (counts,) = confusion_matrix(predictions.label, predictions.probabilities, once)
-    return np.asarray(counts, dtype=np.int64)
+    predicted = from_card(predictions.task).predict_levels(predictions.values)
+    counts = np.zeros((len(predictions.classes),) * 2, dtype=np.int64)
+    np.add.at(counts, (predictions.label, predicted), 1)
+    return counts
 
 
 def draw_confusion(predictions: Predictions) -> Figure:
     """Draw a matrix per model: shares of each true class, and counts over folds and seeds."""
-    everyone = _rank_by_auc(predictions)
+    everyone = rank_models(predictions)
     ranked = everyone[:MAX_MODELS]
-    names = [_shorten_name(text, 14) for text in predictions.classes]
+    names = [shorten_name(text, 14) for text in predictions.classes]
     columns = min(2, len(ranked))  # more would be too small to read on a phone
     lines = math.ceil(len(ranked) / columns)
     side = 1.2 + 0.75 * len(names)
-    figure = _make_figure(max(3.6, columns * side + 1), lines * (side + 0.7) + 0.5)
+    figure = make_figure(max(3.6, columns * side + 1), lines * (side + 0.7) + 0.5)
     panels = figure.subplots(lines, columns, squeeze=False)
     for axes in panels.flat[len(ranked) :]:
         axes.remove()
     for number, (name, _, rows) in enumerate(ranked):
         axes = panels.flat[number]
         _draw_matrix(axes, count_confusions(rows))
-        axes.set_title(_shorten_name(name), loc="left", fontsize=11, color=INK)
+        axes.set_title(shorten_name(name), loc="left", fontsize=11, color=INK)
         axes.set_xticks(range(len(names)), names, rotation=0 if len(names) < 4 else 45)
         axes.set_yticks(range(len(names)), names if number % columns == 0 else [])
-    figure.supxlabel(f"predicted class{_describe_omitted_models(everyone)}", fontsize=11, color=INK)
-    figure.supylabel("true class", fontsize=11, color=INK)
+    noun = from_card(predictions.task).level_noun
+    below = f"predicted {noun}{describe_omitted_models(everyone)}"
+    figure.supxlabel(below, fontsize=11, color=INK)
+    figure.supylabel(f"true {noun}", fontsize=11, color=INK)
     return figure
 
 
@@ -254,7 +258,7 @@ def draw_ranks(
     ranks: Mapping[str, float],
     comparisons: Sequence[PairComparison],
     *,
-    metric: str = "auc",
+    title: str = "AUC",
     level: float = 0.95,
 ) -> Figure:
     """Draw the mean rank per model, best on top; a bar joins models without significant difference.
@@ -262,12 +266,12 @@ def draw_ranks(
     Args:
         ranks: mean rank over folds by model.
         comparisons: of every pair; if some are missing, no bars are drawn.
-        metric: metric of the ranks.
+        title: of the metric of the ranks.
         level: a difference is significant if p after Holm is below 1 - level.
     """
     ordered = sorted(ranks, key=lambda name: (ranks[name], name))
     groups = find_indistinct_groups(ordered, comparisons, level=level)
-    figure = _make_figure(7, 1.3 + 0.34 * len(ordered))
+    figure = make_figure(7, 1.3 + 0.34 * len(ordered))
     axes = figure.subplots()
     for line, name in enumerate(ordered):
         axes.plot([1, ranks[name]], [line, line], color="#e4e4e4", linewidth=1.5, zorder=1)
@@ -278,14 +282,14 @@ def draw_ranks(
     for index, group in enumerate(groups):
         x = right + 0.06 * right * (index + 1.5)
         axes.plot([x, x], [group[0] - 0.25, group[-1] + 0.25], color=INK, linewidth=3.5)
-    axes.set_yticks(range(len(ordered)), [_shorten_name(name) for name in ordered])
+    axes.set_yticks(range(len(ordered)), [shorten_name(name) for name in ordered])
     axes.set_ylim(len(ordered) - 0.5, -0.5)
     axes.set_xlim(0.9, right * (1.06 + 0.06 * (len(groups) + 1)))
     axes.set_xticks(range(1, right + 1, math.ceil(right / 10)))
     note = ": models joined by a bar do not differ significantly" if groups else ""
     if not groups and _has_all_pairs(ordered, comparisons):
         note = ": all models differ significantly"
-    _label_axes(axes, f"mean rank by {METRIC_TITLES[metric]} (1 is best)", "", f"Ranks{note}")
+    label_axes(axes, f"mean rank by {shorten_name(title, 60)} (1 is best)", "", f"Ranks{note}")
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     return figure
@@ -320,30 +324,33 @@ def _has_all_pairs(ordered: Sequence[str], comparisons: Sequence[PairComparison]
 # --- style ---------------------------------------------------------------------------------------
 
 
-def _rank_by_auc(predictions: Predictions) -> list[tuple[str, float, Predictions]]:
-    """Return models, their mean AUC and their test rows by unit, best first.
+def rank_models(predictions: Predictions) -> list[tuple[str, float, Predictions]]:
+    """Return models, their mean headline metric and their test rows by unit, best first.
 
     The order gives a model the same colour in all plots.
     """
     models = group_rows(average_by_patient(select_test_rows(predictions)), "model")
-    found = [(name, _mean_fold_auc(rows), rows) for name, rows in models.items()]
-    return sorted(found, key=lambda model: (-np.nan_to_num(model[1], nan=-1.0), model[0]))
+    found = [(name, _mean_over_folds(rows), rows) for name, rows in models.items()]
+    task = from_card(predictions.task)
+    sign = 1 if task.get_metric(task.headline).lower_is_better else -1
+    return sorted(found, key=lambda model: (math.isnan(model[1]), sign * model[1], model[0]))
 
 
-def _mean_fold_auc(rows: Predictions) -> float:
-    folds = []
+def _mean_over_folds(rows: Predictions) -> float:
+    task = from_card(rows.task)
+    metric, folds = task.get_metric(task.headline), []
     for fold in group_rows(rows, "fold").values():
         seeds = group_rows(fold, "seed").values()
-        folds.append(np.mean([METRICS["auc"](seed.label, seed.probabilities) for seed in seeds]))
+        folds.append(np.mean([metric.compute(seed.targets, seed.values) for seed in seeds]))
     return float(np.mean(folds))
 
 
-def _describe_omitted_models(ranked: Sequence[object]) -> str:
+def describe_omitted_models(ranked: Sequence[object]) -> str:
     """Return a part of a title if only the best models are drawn."""
     return f": the {MAX_MODELS} best of {len(ranked)} models" if len(ranked) > MAX_MODELS else ""
 
 
-def _shorten_name(name: str, max_chars: int = MAX_NAME_CHARS) -> str:
+def shorten_name(name: str, max_chars: int = MAX_NAME_CHARS) -> str:
     """Return a short name that matplotlib does not read as mathematics."""
     plain = make_printable(str(name))
     cut = plain if len(plain) <= max_chars else plain[: max_chars - 1] + "…"
@@ -351,18 +358,19 @@ def _shorten_name(name: str, max_chars: int = MAX_NAME_CHARS) -> str:
     return (" " + cut if cut.startswith("_") else cut or UNDEFINED).replace("$", r"\$")
 
 
-def _line_style(index: int) -> dict[str, Any]:
+def line_style(index: int) -> dict[str, Any]:
     """Return the colour and dashes of a model."""
     return {"color": COLORS[index], "linestyle": DASHES[index]}
 
 
-def _make_figure(width: float, height: float) -> Figure:
+def make_figure(width: float, height: float) -> Figure:
+    """Return an empty figure, in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _draw_diagonal(axes: Axes) -> None:
+def draw_diagonal(axes: Axes) -> None:
     """Draw the diagonal of axes that go from 0 to 1."""
     axes.set_xlim(-0.01, 1.01)
     axes.set_ylim(-0.01, 1.01)
@@ -370,7 +378,7 @@ def _draw_diagonal(axes: Axes) -> None:
     axes.plot([0, 1], [0, 1], color=PALE, linewidth=1, zorder=1)
 
 
-def _label_axes(axes: Axes, x: str, y: str, title: str) -> None:
+def label_axes(axes: Axes, x: str, y: str, title: str) -> None:
     """Write the names of both axes and the title, in the style of all plots."""
     axes.set_xlabel(x, fontsize=11, color=INK)
     axes.set_ylabel(y, fontsize=11, color=INK)

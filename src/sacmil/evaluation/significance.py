@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from sacmil.evaluation.fold_results import FoldResult
-from sacmil.evaluation.metrics import WEIGHTED_METRICS
+from sacmil.evaluation.fold_results import FoldResult, share_folds
+from sacmil.metrics.metric import Metric
 
 Floats = npt.NDArray[np.float64]
 Swaps = npt.NDArray[np.bool_]
@@ -35,20 +35,12 @@ _OVERSAMPLING = 2
 """Factor by which more arrangements are sampled than the smallest p needs to survive Holm."""
 _MAX_EXACT_ARRANGEMENTS = 2**15
 """Maximum number of arrangements that are enumerated; more are sampled."""
-_RANK_METRICS = frozenset({"auc", "average_precision"})
-"""Metrics of the order only: ranks within a fold make the scales of two models comparable."""
-_CLASS_METRICS = frozenset({"accuracy", "balanced_accuracy", "f1", "kappa"})
-"""Metrics of the most probable class only."""
-_ADDITIVE_METRICS = frozenset({"accuracy", "auc", "balanced_accuracy", "brier", "log_loss"})
-"""Metrics whose difference is a sum of patients' effects; a swap turns the sign of one.
-
-For the AUC: whether two patients' predictions are swapped alike or not, the difference of a pair
-of units is a sum of one term for each patient.
-"""
 _TOLERANCE = 1e-10
 """Differences below this are rounding errors."""
 _CHUNK_WEIGHTS = 120_000
 """Weights per chunk: few enough for the processor's cache."""
+_BLOCK_WEIGHTS = 6_000_000
+"""The same for metrics that split them further: enough for what they prepare for each call."""
 
 
 # --- corrections for many comparisons ------------------------------------------------------------
@@ -157,26 +149,28 @@ def auc_covariance(labels: npt.ArrayLike, scores: Floats) -> tuple[Floats, Float
 class _PairedFold(NamedTuple):
     """The predictions of both models on one fold, the rows of the first model first."""
 
-    metric: str
-    labels: npt.NDArray[np.int64]
-    """(2n,)."""
+    metric: Metric
+    targets: Floats
+    """(2n, T)."""
     predictions: Floats
-    """(seeds, 2n, C)."""
+    """(seeds, 2n, P)."""
     patients: npt.NDArray[np.intp]
     """(n,), index of each row's patient among all."""
     widening: float
     """Factor of the arrangements; see _compute_widening."""
+    share: float
+    """Of the fold in the mean over folds."""
 
     def compute_swapped(self, swapped: Swaps) -> Floats:
         """Return the differences if the marked rows (arrangements, n) are swapped."""
-        chunks = _split_chunks(swapped, 2)
+        chunks = self._split(swapped)
         weights = (np.hstack([~chunk, chunk]).astype(np.float64) for chunk in chunks)
         return np.concatenate([self._compute_weighted(each, 1 - each) for each in weights])
 
     def compute_halved(self, halved: Swaps) -> Floats:
         """Return the differences if the marked rows (arrangements, n) count half."""
         found = []
-        for chunk in _split_chunks(halved, 2):
+        for chunk in self._split(halved):
             weights, nothing = 1 - 0.5 * chunk, np.zeros(chunk.shape)
             first, second = np.hstack([weights, nothing]), np.hstack([nothing, weights])
             found.append(self._compute_weighted(first, second))
@@ -184,10 +178,14 @@ class _PairedFold(NamedTuple):
 
     def _compute_weighted(self, first: Floats, second: Floats) -> Floats:
         """Return the differences for row weights of the two models, (arrangements, 2n) each."""
-        compute, labels = WEIGHTED_METRICS[self.metric], self.labels
-        each = [compute(labels, p, first) - compute(labels, p, second) for p in self.predictions]
+        compute, targets = self.metric.formula, self.targets
+        each = [compute(targets, p, first) - compute(targets, p, second) for p in self.predictions]
         mean: Floats = np.mean(each, axis=0)
         return mean
+
+    def _split(self, rows: Swaps) -> Iterator[Swaps]:
+        limit = _BLOCK_WEIGHTS if self.metric.makes_blocks else _CHUNK_WEIGHTS
+        return _split_chunks(rows, 2, limit)
 
     def mark_one_patient_each(self) -> tuple[npt.NDArray[np.intp], Swaps]:
         """Return the patients, and rows (1 + patients, n): nobody, then one patient in each."""
@@ -213,22 +211,28 @@ def permutation_test(
     Args:
         first: fold results of one model.
         second: of the other model, on the same folds and patients.
-        metric: a name in METRICS.
+        metric: the name of a metric of the task.
         draws: number of random arrangements, if there are too many to enumerate.
         seed: of these arrangements.
     """
     everyone = np.unique(np.concatenate([result.patients for result in first]))
-    folds = [_pair_fold(*pair, everyone, metric) for pair in zip(first, second, strict=True)]
+    found = first[0].task.get_metric(metric)
+    is_defined = [not math.isnan(each.compute_metric(found)) for each in first]
+    shares = share_folds(first, found, np.array(is_defined))
+    if shares is None:
+        shares = np.full(len(first), 1 / len(first))
+    pairs = zip(first, second, shares.tolist(), strict=True)
+    folds = [_pair_fold(one, other, share, everyone, found) for one, other, share in pairs if share]
     nobody = [fold.compute_swapped(np.zeros((1, len(fold.patients)), np.bool_)) for fold in folds]
-    observed = float(np.mean(nobody))
+    observed = float(np.sum([fold.share * one for fold, one in zip(folds, nobody, strict=True)]))
     if math.isnan(observed):
         return None
-    if metric in _ADDITIVE_METRICS:
+    if found.is_additive:
         effects = _compute_patient_effects(folds, len(everyone), by_swaps=True)
         p = sign_flip_test(effects, observed=observed, draws=draws, seed=seed)
     else:
         p = _swap_test(folds, len(everyone), observed, draws, seed)
-    if metric not in _RANK_METRICS:
+    if found.scale != "ranks":
         return p
     influences = _compute_patient_effects(folds, len(everyone), by_swaps=False)
     return max(p, sign_flip_test(influences, observed=observed, draws=draws, seed=seed))
@@ -267,8 +271,10 @@ def _swap_test(
     some, exact = _make_arrangements(int(differing.sum()), draws, seed)
     swaps = np.zeros((len(some), patients), np.bool_)
     swaps[:, differing] = some
-    each = [fold.widening * fold.compute_swapped(swaps[:, fold.patients]) for fold in folds]
-    return _compute_p_value(np.mean(each, axis=0), observed, exact=exact)
+    each = [
+        fold.share * fold.widening * fold.compute_swapped(swaps[:, fold.patients]) for fold in folds
+    ]
+    return _compute_p_value(np.sum(each, axis=0), observed, exact=exact)
 
 
 def _compute_patient_effects(
@@ -286,7 +292,7 @@ def _compute_patient_effects(
         present, rows = fold.mark_one_patient_each()
         values = fold.compute_swapped(rows) if by_swaps else fold.compute_halved(rows)
         factor = fold.widening / 2 if by_swaps else 2.0
-        effects[present] += factor * (values[0] - values[1:]) / len(folds)
+        effects[present] += factor * (values[0] - values[1:]) * fold.share
     return effects
 
 
@@ -297,24 +303,29 @@ def _compute_p_value(values: Floats, observed: float, *, exact: bool) -> float:
 
 
 def _pair_fold(
-    one: FoldResult, other: FoldResult, everyone: npt.NDArray[np.str_], metric: str
+    one: FoldResult,
+    other: FoldResult,
+    share: float,
+    everyone: npt.NDArray[np.str_],
+    metric: Metric,
 ) -> _PairedFold:
     # a model with fewer seeds repeats them, so that both have a prediction for each
-    seeds = math.lcm(len(one.probabilities), len(other.probabilities))
+    seeds = math.lcm(len(one.values), len(other.values))
     both = [
-        np.tile(_to_comparable_scale(p, metric), (seeds // len(p), 1, 1))
-        for p in (one.probabilities, other.probabilities)
+        np.tile(_to_comparable_scale(values, metric), (seeds // len(values), 1, 1))
+        for values in (one.values, other.values)
     ]
     return _PairedFold(
-        metric=metric,
-        labels=np.tile(one.labels, 2),
+        metric=one.bind(metric),
+        targets=np.tile(one.targets, (2, 1)),
         predictions=np.concatenate(both, axis=1),
         patients=np.searchsorted(everyone, one.patients),
         widening=_compute_widening(one, metric),
+        share=share,
     )
 
 
-def _compute_widening(fold_result: FoldResult, metric: str) -> float:
+def _compute_widening(fold_result: FoldResult, metric: Metric) -> float:
     """Return the factor by which to widen arrangements of ranks, √(N/(N - 2)) for N patients.
 
     Ranks of a fold sum to a constant, so swaps of them vary less than the AUC does. In four repeats
@@ -322,20 +333,20 @@ def _compute_widening(fold_result: FoldResult, metric: str) -> float:
     8 % with N - 1, and 3 % with N - 2. Patients with unequal numbers of slides count as fewer, as
     in an effective sample size.
     """
-    if metric not in _RANK_METRICS:
+    if metric.scale != "ranks":
         return 1.0
     slides = np.unique(fold_result.patients, return_counts=True)[1]
     patients = slides.sum() ** 2 / np.square(slides).sum()
     return math.sqrt(patients / max(patients - 2, 1))
 
 
-def _to_comparable_scale(probabilities: Floats, metric: str) -> Floats:
-    """Return what the metric uses of (seeds, n, C), on a scale comparable between models."""
-    scaled = probabilities
-    if metric in _RANK_METRICS:
-        scaled = scipy.stats.rankdata(probabilities, axis=1)
-    elif metric in _CLASS_METRICS:
-        scaled = np.eye(probabilities.shape[2])[probabilities.argmax(2)]
+def _to_comparable_scale(values: Floats, metric: Metric) -> Floats:
+    """Return what the metric uses of (seeds, n, P), on a scale comparable between models."""
+    scaled = values
+    if metric.scale == "ranks":
+        scaled = scipy.stats.rankdata(values, axis=1)
+    elif metric.scale == "classes":
+        scaled = np.eye(values.shape[2])[values.argmax(2)]
     return scaled
 
 
@@ -350,6 +361,6 @@ def _make_arrangements(patients: int, draws: int, seed: int) -> tuple[Swaps, boo
     return random.integers(2, size=(draws, patients), dtype=np.int8) > 0, False
 
 
-def _split_chunks(swaps: Swaps, models: int) -> Iterator[Swaps]:
-    step = 1 + _CHUNK_WEIGHTS // (models * swaps.shape[1] + 1)
+def _split_chunks(swaps: Swaps, models: int, most_weights: int = _CHUNK_WEIGHTS) -> Iterator[Swaps]:
+    step = 1 + most_weights // (models * swaps.shape[1] + 1)
     return (swaps[begin : begin + step] for begin in range(0, len(swaps), step))

@@ -21,20 +21,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import ConfigError
-from sacmil.evaluation.fold_results import FoldResult, collect_fold_results, compute_fold_metrics
-from sacmil.evaluation.metrics import WEIGHTED_METRICS, check_metric
+from sacmil.evaluation.fold_results import FoldResult, average_folds, collect_fold_results
+from sacmil.metrics.metric import Metric
 from sacmil.results import Predictions
+from sacmil.tasks import from_card
 
 Floats = npt.NDArray[np.float64]
 DrawCounts = npt.NDArray[np.uint16]
 """(draws, n): how often each unit of a fold is in the resample."""
 
-DEFAULT_METRICS = ("accuracy", "auc", "f1")
-"""The metrics of the paper's tables, in their order."""
-NOT_RESAMPLED = frozenset({"calibration_error"})
-"""Metrics without an interval: duplicated rows look like bad calibration, which biases it up."""
-_ROW_MEAN_METRICS = frozenset({"accuracy", "brier", "log_loss"})
-"""Means over rows, which do not need every class to be present."""
+_MIN_DEFINED_SHARE = 0.5
+"""Least share of resamples in which a metric must be defined, to have an interval."""
 _ALL_FOLDS, _HALF_OF_FOLDS = 1.0, 0.5
 """Shares of the folds that must keep their classes."""
 _MAX_ROUNDS = {_ALL_FOLDS: 4, _HALF_OF_FOLDS: 50}
@@ -59,12 +56,17 @@ class MetricEstimate:
     low: float
     high: float
     """Bootstrap interval of the mean over patients."""
+    title: str = ""
+    """Of the metric."""
+    lower_is_better: bool = False
+    is_share: bool = True
+    """Whether it can be printed in percent."""
 
 
 def summarize(
     predictions: Predictions,
     *,
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: str | Sequence[str] | None = None,
     level: float = 0.95,
     draws: int = 2000,
     seed: int = 0,
@@ -73,34 +75,59 @@ def summarize(
 
     Args:
         predictions: of one or more models; rows of other splits than test are left out.
-        metrics: names in METRICS.
+        metrics: names of metrics of the task, or "all"; None means those of its tables.
         level: confidence level of the intervals.
         draws: number of resamples of patients.
         seed: of the resampling.
     """
     check_level_and_draws(level=level, draws=draws)
-    names = [check_metric(name) for name in metrics]
+    names = from_card(predictions.task).list_metrics(metrics)
     estimates = {}
     for model, fold_results in collect_fold_results(predictions).items():
         counts = resample_patients(fold_results, draws=draws, seed=seed)
         estimates[model] = {
-            name: _make_estimate(fold_results, counts, name, level) for name in names
+            name: estimate_metric(fold_results, counts, name, level) for name in names
         }
     return estimates
 
 
-def _make_estimate(
+def estimate_metric(
     fold_results: Sequence[FoldResult],
     counts: Sequence[DrawCounts] | None,
-    metric: str,
+    metric: str | Metric,
     level: float,
 ) -> MetricEstimate:
-    values = compute_fold_metrics(fold_results, metric)
+    """Estimate one metric of one model.
+
+    Args:
+        fold_results: of the model, one per fold.
+        counts: from resample_patients; None gives no interval.
+        metric: or its name among those of the task.
+        level: confidence level of the interval.
+    """
+    found = _find_metric(fold_results, metric)
+    values = np.array([result.compute_metric(found) for result in fold_results])
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    mean = average_folds(fold_results, found, values)
     low, high = math.nan, math.nan
     if counts is not None:
-        low, high = percentile_interval(fold_means(fold_results, counts, metric), level)
-    return MetricEstimate(tuple(values.tolist()), float(values.mean()), spread, low, high)
+        means = drop_undefined(found, fold_means(fold_results, counts, found))
+        low, high = percentile_interval(center_draws(found, means, mean), level)
+        high = min(high, 1.0) if found.is_centered else high
+    return MetricEstimate(
+        tuple(values.tolist()),
+        mean,
+        spread,
+        low,
+        high,
+        found.title,
+        found.lower_is_better,
+        found.is_share,
+    )
+
+
+def _find_metric(fold_results: Sequence[FoldResult], metric: str | Metric) -> Metric:
+    return fold_results[0].task.get_metric(metric) if isinstance(metric, str) else metric
 
 
 def check_level_and_draws(*, level: float, draws: int, seed: int = 0) -> None:
@@ -123,51 +150,72 @@ def percentile_interval(values: Floats, level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def drop_undefined(metric: Metric, values: Floats) -> Floats:
+    """Return the defined values, if the metric allows some to be undefined and most are not."""
+    defined = np.isfinite(values)
+    if not metric.skips_undefined or defined.mean() < _MIN_DEFINED_SHARE:
+        return values
+    return values[defined]
+
+
+def center_draws(metric: Metric, drawn: Floats, value: float) -> Floats:
+    """Return the values of resamples, moved to that of the data if the metric asks for it."""
+    return drawn + (value - drawn.mean()) if metric.is_centered else drawn
+
+
 # --- metrics of resamples ------------------------------------------------------------------------
 
 
 def fold_means(
-    fold_results: Sequence[FoldResult], counts: Sequence[DrawCounts], metric: str
+    fold_results: Sequence[FoldResult], counts: Sequence[DrawCounts], metric: str | Metric
 ) -> Floats:
     """Return the metric averaged over seeds and folds, in every resample: (draws,)."""
-    if metric in NOT_RESAMPLED:
+    found = _find_metric(fold_results, metric)
+    if not found.has_interval:
         return np.full(len(counts[0]), np.nan)
-    folds = [_seed_means(*pair, metric) for pair in zip(fold_results, counts, strict=True)]
-    weights = _weight_folds(fold_results, counts, metric)
-    means: Floats = np.where(weights, weights * folds, 0.0).sum(0) / weights.sum(0)
+    folds = [_seed_means(*pair, found) for pair in zip(fold_results, counts, strict=True)]
+    weights = _weight_folds(fold_results, counts, found)
+    if found.fold_size is not None:  # a fold without a value in the data has none in the mean
+        is_defined = [not math.isnan(result.compute_metric(found)) for result in fold_results]
+        weights = weights * np.array(is_defined)[:, None]
+    with np.errstate(invalid="ignore"):  # 0 / 0 where no fold has any weight
+        means: Floats = np.where(weights, weights * folds, 0.0).sum(0) / weights.sum(0)
     return means
 
 
-def _seed_means(fold_result: FoldResult, counts: DrawCounts, metric: str) -> Floats:
+def _seed_means(fold_result: FoldResult, counts: DrawCounts, metric: Metric) -> Floats:
     """Return a metric of one fold in every resample, averaged over seeds."""
-    compute, labels = WEIGHTED_METRICS[metric], fold_result.labels
-    step = 1 + _CHUNK_WEIGHTS // len(labels)
+    targets, metric = fold_result.targets, fold_result.bind(metric)
+    step = len(counts) if metric.makes_blocks else 1 + _CHUNK_WEIGHTS // len(targets)
     means = []
     for begin in range(0, len(counts), step):
         weights = counts[begin : begin + step].astype(np.float64)
-        each = [compute(labels, p, weights) for p in fold_result.probabilities]
+        each = [metric.formula(targets, values, weights) for values in fold_result.values]
         means.append(np.mean(each, axis=0))
     return np.concatenate(means)
 
 
 def _weight_folds(
-    fold_results: Sequence[FoldResult], counts: Sequence[DrawCounts], metric: str
+    fold_results: Sequence[FoldResult], counts: Sequence[DrawCounts], metric: Metric
 ) -> Floats:
-    """Return the weight of each fold in each resample, 1 on average; NaN if none is valid."""
+    """Return the weight of each fold in each resample; NaN if none is valid."""
+    if metric.fold_size is not None:
+        drawn = zip(fold_results, counts, strict=True)
+        return np.stack([result.measure_size(metric, weights) for result, weights in drawn])
     pairs = np.stack(
         [_share_of_drawn_pairs(*pair) for pair in zip(fold_results, counts, strict=True)]
     )
     if pairs.all():
         return np.ones_like(pairs)
-    if metric in _ROW_MEAN_METRICS:
+    if metric.fold_weight == "rows":
         return np.stack([count.mean(1) for count in counts])
-    return pairs if metric == "auc" else np.full_like(pairs, np.nan)
+    return pairs if metric.fold_weight == "pairs" else np.full_like(pairs, np.nan)
 
 
 def _share_of_drawn_pairs(fold_result: FoldResult, counts: DrawCounts) -> Floats:
     """Return the product of the classes' resampled shares, 0 if a class is lost: (draws,)."""
-    labels = fold_result.labels
-    share: Floats = np.prod([counts[:, labels == c].mean(1) for c in np.unique(labels)], axis=0)
+    groups = fold_result.groups
+    share: Floats = np.prod([counts[:, groups == g].mean(1) for g in np.unique(groups)], axis=0)
     return share
 
 
@@ -217,8 +265,8 @@ def _group_by_shared_patients(fold_results: Sequence[FoldResult]) -> list[list[i
 def _min_patients_per_class(fold_results: Sequence[FoldResult]) -> int:
     """Return the number of patients of the rarest class over the folds."""
     patients = np.concatenate([result.patients for result in fold_results])
-    labels = np.concatenate([result.labels for result in fold_results])
-    return min(len(np.unique(patients[labels == label])) for label in np.unique(labels))
+    groups = np.concatenate([result.groups for result in fold_results])
+    return min(len(np.unique(patients[groups == group])) for group in np.unique(groups))
 
 
 def _resample_group(
@@ -245,7 +293,7 @@ def _mark_patient_classes(
     fold_result: FoldResult, indices: npt.NDArray[np.intp], patients: int
 ) -> npt.NDArray[np.float32]:
     """Return which patients have which classes of the fold: (patients, classes)."""
-    present, index = np.unique(fold_result.labels, return_inverse=True)
+    present, index = np.unique(fold_result.groups, return_inverse=True)
     has = np.zeros((patients, len(present)), np.float32)
     has[indices, index] = 1
     return has

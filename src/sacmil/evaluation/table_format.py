@@ -10,12 +10,13 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Protocol
 from unicodedata import east_asian_width
 
 from sacmil.csv_text import escape_cells
 from sacmil.evaluation.summary import MetricEstimate
+from sacmil.tasks import format_significant
 
 Spread = Literal["both", "std", "interval", "none"]
 UNDEFINED = "–"
@@ -41,12 +42,24 @@ _LATEX_ESCAPES = str.maketrans(
 # --- numbers and names ---------------------------------------------------------------------------
 
 
+class MayBeShare(Protocol):
+    """An estimate, or a difference of two."""
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it can be printed in percent."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableStyle:
     """Number format of tables."""
 
     percent: bool = False
     """Percentages with one decimal, as in the paper, instead of fractions with three."""
+    significant: bool = False
+    """Four significant digits, for numbers of any size."""
+    decimals: int | None = None
+    """Of numbers printed together; overrides ``significant``."""
     spread: Spread = "both"
     """Printed with a mean: standard deviation over folds, interval, both or none."""
 
@@ -60,10 +73,25 @@ class TableStyle:
         """Whether intervals are printed."""
         return self.spread in ("both", "interval")
 
+    def suited_to(self, one: MayBeShare) -> TableStyle:
+        """Return the style for a metric: other digits if it has the unit of the targets."""
+        return self if one.is_share else replace(self, percent=False, significant=True)
+
+    def aligned_to(self, *values: float) -> TableStyle:
+        """Return the style for numbers printed together, with the decimals of the largest."""
+        largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+        if not self.significant or "e" in (text := format_significant(largest)):
+            return self
+        return replace(self, decimals=len(text.partition(".")[2]))
+
     def format_number(self, value: float, sign: str = "") -> str:
         """Return a rounded number, never minus zero."""
         if not math.isfinite(value):
             return UNDEFINED
+        if self.decimals is not None:
+            return f"{round(value, self.decimals) + 0.0:{sign}.{self.decimals}f}"
+        if self.significant:
+            return format_significant(value + 0.0, sign)
         shown = round(100 * value, 1) if self.percent else round(value, 3)
         return f"{shown + 0.0:{sign}.{1 if self.percent else 3}f}"
 
@@ -75,13 +103,14 @@ class TableStyle:
 
     def format_estimate(self, estimate: MetricEstimate) -> str:
         """Return a mean with its standard deviation and interval, as chosen and if defined."""
-        text = self.format_number(estimate.mean)
+        style = self.suited_to(estimate).aligned_to(estimate.mean, estimate.std)
+        text = style.format_number(estimate.mean)
         if text == UNDEFINED:
             return text
         if self.shows_std and math.isfinite(estimate.std):
-            text += f" ± {self.format_number(estimate.std)}"
+            text += f" ± {style.format_number(estimate.std)}"
         if self.shows_intervals:
-            text += self.format_interval(estimate.low, estimate.high)
+            text += style.format_interval(estimate.low, estimate.high)
         return text
 
 
@@ -93,15 +122,6 @@ def format_p_value(p: float | None) -> str:
     if p is None or not math.isfinite(p):
         return UNDEFINED
     return "<0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def format_count(number: int, noun: str) -> str:
-    """Return a number and its noun.
-
-    >>> format_count(1, "fold"), format_count(1200, "slide")
-    ('1 fold', '1,200 slides')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def make_printable(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sacmil.errors import format_count
 from sacmil.evaluation.comparison import PairComparison
 from sacmil.evaluation.fold_results import (
     average_by_patient,
@@ -17,18 +18,17 @@ from sacmil.evaluation.fold_results import (
     group_rows,
     select_test_rows,
 )
-from sacmil.evaluation.localization import LocalizationSummary
-from sacmil.evaluation.metrics import LOCALIZATION_TITLES, LOWER_IS_BETTER, METRIC_TITLES
-from sacmil.evaluation.summary import MetricEstimate
+from sacmil.evaluation.localization import LOCALIZATION_TITLES, LocalizationSummary
+from sacmil.evaluation.summary import MetricEstimate, summarize
 from sacmil.evaluation.table_format import (
     DEFAULT_STYLE,
     Cell,
     ResultTable,
     TableStyle,
-    format_count,
     format_p_value,
 )
 from sacmil.results import Predictions
+from sacmil.tasks import from_card
 
 Estimates = Mapping[str, Mapping[str, MetricEstimate]]
 """By model and metric, from summarize."""
@@ -64,19 +64,24 @@ def summary_table(
         for m, one in row.items():
             numbers = {name: float(getattr(one, name)) for name in _NUMBERS}
             records.append({"model": model, "metric": m, **numbers})
-    header = ("model", *(METRIC_TITLES[metric] for metric in metrics))
+    titles = {name: one.title for row in estimates.values() for name, one in row.items()}
+    header = ("model", *(titles[metric] or metric for metric in metrics))
     return ResultTable(caption, header, tuple(rows), tuple(records))
 
 
 def _find_best(metric: str, estimates: Estimates, style: TableStyle) -> list[str]:
-    """Return the models with the best printed mean; none if there is one model only."""
-    means = {name: row[metric].mean for name, row in estimates.items() if metric in row}
+    """Return the models with the best printed mean; none if all are alike."""
+    found = {name: row[metric] for name, row in estimates.items() if metric in row}
+    means = {name: one.mean for name, one in found.items()}
+    lower_is_better = any(one.lower_is_better for one in found.values())
     defined = {name: mean for name, mean in means.items() if math.isfinite(mean)}
     if len(means) < 2 or not defined:
         return []
-    top = (min if metric in LOWER_IS_BETTER else max)(defined.values())
+    top = (min if lower_is_better else max)(defined.values())
+    style = style.suited_to(next(iter(found.values())))
     shown = style.format_number(top)  # means that are printed alike are ties to a reader
-    return [name for name, mean in defined.items() if style.format_number(mean) == shown]
+    best = [name for name, mean in defined.items() if style.format_number(mean) == shown]
+    return best if len(best) < len(means) else []
 
 
 def fold_table(
@@ -95,6 +100,7 @@ def fold_table(
         for model, row in estimates.items()
     }
     folds = sorted({fold for found in values.values() for fold in found})
+    style = style.suited_to(next(iter(estimates.values()))[metric]) if estimates else style
     rows = [
         (Cell(model), *(Cell(style.format_number(found.get(fold, math.nan))) for fold in folds))
         for model, found in values.items()
@@ -122,13 +128,15 @@ def comparison_table(
     }
     rows = []
     for pair in comparisons:
-        difference = style.format_number(pair.difference, "+")
-        difference += style.format_interval(pair.low, pair.high, "+")
+        suited = style.suited_to(pair).aligned_to(pair.difference, pair.low, pair.high)
+        difference = suited.format_number(pair.difference, "+")
+        difference += suited.format_interval(pair.low, pair.high, "+")
         p_values = (format_p_value(getattr(pair, name)) for name in tests)
         rows.append(tuple(map(Cell, (pair.first, pair.second, difference, *p_values))))
     names = ("first", "second", "metric", "difference", "low", "high", *_TESTS, "patients")
     records = [{name: getattr(pair, name) for name in names} for pair in comparisons]
-    title = METRIC_TITLES[comparisons[0].metric] if comparisons else "difference"
+    first = comparisons[0] if comparisons else None
+    title = first.title if first else "difference"
     header = ("first", "second", f"{title}: first − second", *tests.values())
     return ResultTable(caption, header, tuple(rows), tuple(records))
 
@@ -167,7 +175,7 @@ def localization_table(
     if folds is None:
         folds = max((summary.folds for summary in summaries.values()), default=0)
     where = "out of fold" if folds > 1 else "on test slides"
-    interval = f" {_describe_interval(level, draws)}" if has_intervals(estimates, style) else ""
+    interval = f" {describe_interval(level, draws)}" if has_intervals(estimates, style) else ""
     caption = (
         f"Localisation ({where}): instance scores against instance labels, within each slide that "
         f"has positive and negative instances; mean over patients{interval}. By chance AUC is "
@@ -179,6 +187,32 @@ def localization_table(
 def _count_columns(summary: LocalizationSummary, metric: str) -> dict[str, object]:
     chance = 0.5 if metric == "localisation_auc" else summary.chance
     return {"chance": chance, "patients": summary.patients, "slides": summary.slides}
+
+
+# --- one row per label ---------------------------------------------------------------------------
+
+
+def breakdown_table(
+    predictions: Predictions, *, level: float, draws: int, seed: int, style: TableStyle
+) -> ResultTable | None:
+    """Return a table with a row per label and model; None if the task has no such rows."""
+    task = from_card(predictions.task)
+    rows_of_metrics, of = task.breakdown, task.breakdown_of
+    names = [metric for row in rows_of_metrics.values() for metric in row.values()]
+    if not names:
+        return None
+    estimates = summarize(predictions, metrics=names, level=level, draws=draws, seed=seed)
+    rows, records = [], []
+    for label, metrics in rows_of_metrics.items():
+        for model, found in estimates.items():
+            cells = [style.format_estimate(found[metric]) for metric in metrics.values()]
+            rows.append(tuple(map(Cell, (label, model, *cells))))
+            for title, metric in metrics.items():
+                numbers = {name: float(getattr(found[metric], name)) for name in _NUMBERS}
+                records.append({of: label, "model": model, "metric": title, **numbers})
+    header = (of, "model", *next(iter(rows_of_metrics.values())))
+    caption = f"Each {of} by itself. {task.breakdown_note}".rstrip()
+    return ResultTable(caption, header, tuple(rows), tuple(records))
 
 
 # --- misclassified units -------------------------------------------------------------------------
@@ -207,7 +241,14 @@ def misclassified_table(predictions: Predictions) -> ResultTable:
         probability = DEFAULT_STYLE.format_number(m.probability)
         texts = (m.name, m.truth, m.predicted, f"{m.num_wrong} of {m.num_models}", probability)
         rows.append(tuple(map(Cell, texts)))
-    header = (unit, "true class", "predicted class", "models wrong", "mean p of the true class")
+    noun = from_card(predictions.task).level_noun
+    header = (
+        unit,
+        f"true {noun}",
+        f"predicted {noun}",
+        "models wrong",
+        f"mean p of the true {noun}",
+    )
     caption = f"{format_count(len(found), unit)} misclassified by at least one model."
     return ResultTable(caption, header, tuple(rows), tuple(m._asdict() for m in found))
 
@@ -227,17 +268,17 @@ def find_misclassified(predictions: Predictions) -> list[Misclassification]:
 def _summarize_unit(name: str, rows: Predictions) -> Misclassification:
     """Summarise the rows of one patient or slide."""
     by_model = group_rows(rows, "model").values()
-    probabilities = np.array([model.probabilities.mean(axis=0) for model in by_model])
+    values = np.array([model.values.mean(axis=0) for model in by_model])
     truth = int(rows.label[0])
-    predicted = probabilities.argmax(axis=1)
+    predicted = from_card(rows.task).predict_levels(values)
     wrong = Counter(predicted[predicted != truth].tolist())
     return Misclassification(
         name=name,
         truth=rows.classes[truth],
         predicted=rows.classes[wrong.most_common(1)[0][0]] if wrong else "",
         num_wrong=wrong.total(),
-        num_models=len(probabilities),
-        probability=float(probabilities[:, truth].mean()),
+        num_models=len(values),
+        probability=float(values[:, truth].mean()),
     )
 
 
@@ -267,8 +308,13 @@ def make_caption(
     spread = "mean"
     if style.shows_std and len(np.unique(test.fold)) > 1:
         spread += " ± standard deviation over folds"
+    task = from_card(test.task)
+    is_weighted = any(metric.fold_size is not None for metric in task.metrics.values())
+    if len(np.unique(test.fold)) > 1 and is_weighted:
+        spread += f", means weighted by a fold's {task.fold_size_name}; folds without a value are"
+        spread += " left out"
     if with_intervals and style.shows_intervals:
-        spread += f" {_describe_interval(level, draws)}"
+        spread += f" {describe_interval(level, draws)}"
     phrases = [
         _describe_units(test),
         f"{_describe_count_range(test, 'fold')}, {_describe_count_range(test, 'seed')}",
@@ -287,7 +333,8 @@ def has_intervals(estimates: Estimates, style: TableStyle = DEFAULT_STYLE) -> bo
     )
 
 
-def _describe_interval(level: float, draws: int) -> str:
+def describe_interval(level: float, draws: int) -> str:
+    """Return what a caption says of intervals."""
     return f"[{100 * level:g} % interval: patients resampled, {draws:,} draws]"
 
 

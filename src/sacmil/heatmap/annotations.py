@@ -13,6 +13,7 @@ import numpy as np
 
 from sacmil.errors import MissingExtraError
 from sacmil.heatmap.colors import COLOR_SCALE, NORMALIZATION_DESCRIPTIONS, Normalization
+from sacmil.heatmap.score_words import Effects
 from sacmil.slides.readers import Pixels
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ TITLE_PX, TEXT_PX, SMALL_TEXT_PX = 26, 18, 15
 GAP_PX = 20
 TEXT_COLOR, GRAY = (25, 25, 25), (95, 95, 95)
 _BAR_WIDTH = 26
+_MAX_EFFECT_WIDTH = 220
 _TICK_COUNT = 5
 _ASCII_FALLBACKS = str.maketrans({"µ": "u", "–": "-", "×": "x", "’": "'", "≥": ">"})
 
@@ -39,11 +41,14 @@ class PictureText(NamedTuple):
     name: str
     """The name of the score."""
     normalization: Normalization = "rank"
-    """Of the overlay; a map shows raw scores."""
+    """Of the overlay; a map shows raw scores, or diverging ones."""
+    effects: Effects | None = None
+    """What tiles do whose diverging scores are above zero, and below."""
 
     def describe_scores(self) -> str:
         """Return the lines below the title: the note and the meaning of the scores."""
-        meaning = f"{self.name} · {NORMALIZATION_DESCRIPTIONS[self.normalization]}"
+        name = f"a tile {self.name}" if self.effects else self.name
+        meaning = f"{name} · {NORMALIZATION_DESCRIPTIONS[self.normalization]}"
         return f"{self.note}\n{meaning}" if self.note else meaning
 
 
@@ -61,7 +66,11 @@ class ColorBar(NamedTuple):
     high: float
     name: str
     scale: Pixels = COLOR_SCALE
-    """(256, 3); over tissue, colours differ from those in colors.py."""
+    """(K, 3); over tissue, colours differ from those in colors.py."""
+    is_diverging: bool = False
+    """Whether zero is in the middle; then only the ends and zero are labelled."""
+    effects: Effects | None = None
+    """What these ends mean."""
 
 
 def check_can_draw() -> None:
@@ -118,7 +127,8 @@ def _bar_height(height: int, down: int) -> int:
 
 
 def _bar_width(bar: ColorBar) -> int:
-    longest = max(_text_width(text, SMALL_TEXT_PX) for text in (*_format_ticks(bar), bar.name))
+    texts = [*_format_ticks(bar), bar.name, *_shorten_effects(bar)]
+    longest = max(_text_width(text, SMALL_TEXT_PX) for text in texts)
     return GAP_PX + max(_BAR_WIDTH + 12 + longest, 90)
 
 
@@ -126,13 +136,19 @@ def _format_ticks(bar: ColorBar) -> list[str]:
     """Return evenly spaced values, with as many digits as they need to look even."""
     values = np.linspace(bar.low, bar.high, _TICK_COUNT).tolist()
     if bar.low == bar.high:
-        return [f"{bar.low:.4g}"]
+        return [f"{bar.high:.4g}"]
+    if bar.is_diverging:
+        return [f"{bar.low:.3g}", "0", f"{bar.high:+.3g}"]
     for digits in range(2, 9):
         texts = [f"{value:.{digits}g}" for value in values]
         off = max(abs(float(text) - value) for text, value in zip(texts, values, strict=True))
         if off <= 0.01 * (bar.high - bar.low):
             break
     return texts
+
+
+def _shorten_effects(bar: ColorBar) -> list[str]:
+    return [_shorten_text(text, SMALL_TEXT_PX, _MAX_EFFECT_WIDTH) for text in bar.effects or ()]
 
 
 def _draw_bar(
@@ -151,6 +167,8 @@ def _draw_bar(
     for offset, text in zip(np.linspace(height - 1, 0, max(len(texts), 2)), texts, strict=False):
         at = y + (round(float(offset)) if len(texts) > 1 else height // 2)
         draw.line((x + _BAR_WIDTH, at, x + _BAR_WIDTH + 5, at), fill=TEXT_COLOR)
+        draw_text(draw, (x + _BAR_WIDTH + 9, at), text, SMALL_TEXT_PX, TEXT_COLOR, anchor="lm")
+    for text, at in zip(_shorten_effects(bar), (y + 20, y + height - 21), strict=False):
         draw_text(draw, (x + _BAR_WIDTH + 9, at), text, SMALL_TEXT_PX, TEXT_COLOR, anchor="lm")
 
 

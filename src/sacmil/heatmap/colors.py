@@ -4,6 +4,9 @@ The colour scale goes from dark blue over green to yellow. Equal steps look equa
 is an even path through OKLab (Ottosson 2020), from which tests/heatmap/test_colors.py computes it
 again. Its hues avoid the pink and violet of stained tissue. Lightness always rises, so that it also
 works in grey.
+
+Scores that add to a value or take from it have a second scale: blue, white at zero, red. Its halves
+mirror each other in lightness, so that neither sign looks stronger.
 """
 
 from __future__ import annotations
@@ -18,13 +21,14 @@ from sacmil.results.prediction import rank_scores
 from sacmil.slides.readers import Pixels
 
 Floats = npt.NDArray[np.float64]
-Normalization = Literal["raw", "minmax", "rank"]
+Normalization = Literal["raw", "minmax", "rank", "diverging"]
 NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
 
 NORMALIZATION_DESCRIPTIONS: dict[Normalization, str] = {
     "raw": "raw: as the model gives it",
     "minmax": "min-max: 0 is the lowest of this slide, 1 the highest",
     "rank": "rank: share of this slide's tiles that score lower",
+    "diverging": "no color is zero, the strongest is the largest effect",
 }
 """Descriptions in the notes of pictures."""
 
@@ -54,25 +58,59 @@ COLOR_SCALE: Pixels = np.frombuffer(
 ).reshape(-1, 3)
 """(256, 3), the colour of the lowest value first."""
 
+DIVERGING_COLOR_SCALE: Pixels = np.frombuffer(
+    bytes.fromhex(
+        "0645a50747a60948a80b49a90d4bab0f4cac114ead134faf1551b01652b21853b31a55b41b56b61d58b7"
+        "1f59b8205bba225cbb245dbc255fbe2760bf2862c02a63c22c65c32d66c42f67c53069c7326ac8346cc9"
+        "356dca376fcb3870cd3a72ce3c73cf3d74d03f76d14177d24279d4447ad5457cd6477dd7497fd84a80d9"
+        "4c81da4e83db4f84dc5186dd5387de5489e0568ae1588ce2598de35b8ee45d90e55e91e66093e76294e8"
+        "6396e96597ea6799eb699aec6a9bed6c9dee6e9eef6fa0f071a1f173a3f275a4f276a6f378a7f47aa8f5"
+        "7caaf67eabf680adf781aef883b0f885b1f987b2f989b4fa8bb5fa8db7fb8fb8fb91b9fc93bbfc95bcfc"
+        "97befd99bffd9bc0fd9dc2fd9fc3fea1c4fea3c6fea5c7fea7c8fea9cafeaccbfeaeccfeb0cefeb2cffe"
+        "b4d0feb6d2feb8d3febad4febcd5febed7fec1d8fec3d9fec5dafdc7dcfdc9ddfdcbdefdcedffcd0e1fc"
+        "d2e2fcd4e3fcd6e4fbd8e6fbdbe7fbdde8fadfe9fae1eaf9e3ecf9e6edf8e8eef8eaeff8ecf0f7eef1f7"
+        "f1f3f6f3f4f5f5f5f5f5f3f3f6f1f1f6efeef7eeecf7eceaf8eae8f8e8e6f8e6e4f9e4e2f9e3e0f9e1dd"
+        "f9dfdbfaddd9fadbd7fad9d5fad8d3fad6d1fbd4cffbd2cdfbd0cafbcec8fbccc6fbcbc4fbc9c2fbc7c0"
+        "fbc5befbc3bcfbc1bafbbfb8fabeb6fabcb4fabab2fab8b0fab6aef9b4acf9b2aaf9b1a8f8afa6f8ada4"
+        "f8aba2f7a9a0f7a79ef6a69cf6a49af5a298f5a096f49e94f49c92f39a90f2998ef2978cf1958bf09389"
+        "ef9187ef9085ee8e83ed8c81ec8a80eb897eea877ce9857ae88379e78277e68075e57e73e47c72e37b70"
+        "e2796ee1776ddf766bde746add7268dc7166db6f65da6d63d86c61d76a60d6685ed5665cd4655bd36359"
+        "d16158d06056cf5e54ce5c53cc5b51cb5950ca574ec9564cc7544bc65249c55048c44f46c24d45c14b43"
+        "c04a41bf4840bd463ebc443dbb433bb9413ab83f38b73d37b53c35b43a34b23832b13631b0352fae332e"
+        "ad312cab2f2baa2d29a92c28a72a26a62825a42623a32422a12220a0201f9e1e1d9d1c1c9b1a1a9a1819"
+        "981517971316951014940d12920a11"
+    ),
+    np.uint8,
+).reshape(-1, 3)
+"""(257, 3), blue to red: the colour of the lowest value first, that of zero in the middle."""
 
-def apply_color_scale(positions: Floats) -> Pixels:
-    """Return the RGB colours, (…, 3), of positions on the scale, 0 to 1."""
-    last = len(COLOR_SCALE) - 1
-    return COLOR_SCALE[np.floor(np.clip(positions, 0, 1) * last + 0.5).astype(np.intp)]
+
+def get_color_scale(normalization: str) -> Pixels:
+    """Return the colours of a normalisation, the lowest value first."""
+    return DIVERGING_COLOR_SCALE if normalization == "diverging" else COLOR_SCALE
+
+
+def apply_color_scale(positions: Floats, scale: Pixels = COLOR_SCALE) -> Pixels:
+    """Return the RGB colours, (…, 3), of positions on a scale, 0 to 1."""
+    last = len(scale) - 1
+    return scale[np.floor(np.clip(positions, 0, 1) * last + 0.5).astype(np.intp)]
 
 
 def normalize_scores(scores: npt.ArrayLike, normalization: str) -> Floats:
     """Normalise the scores of one slide, (N,).
 
     minmax and rank lie in 0 to 1; equal scores get equal values, and 0.5 if all are equal.
-    rank is the share of the other tiles that score lower; ties count half.
+    rank is the share of the other tiles that score lower; ties count half. diverging divides by
+    the largest absolute score: zero stays zero, and values lie in -1 to 1.
 
     >>> normalize_scores([3.0, 1.0, 1.0, 9.0], "rank").round(3).tolist()
     [0.667, 0.167, 0.167, 1.0]
+    >>> normalize_scores([-1.0, 0.0, 4.0], "diverging").tolist()
+    [-0.25, 0.0, 1.0]
 
     Args:
         scores: (N,), finite.
-        normalization: raw, minmax or rank.
+        normalization: raw, minmax, rank or diverging.
     """
     if normalization not in NORMALIZATIONS:
         raise ConfigError(
@@ -88,11 +126,15 @@ def normalize_scores(scores: npt.ArrayLike, normalization: str) -> Floats:
         )
     if normalization == "raw":
         return values
+    if normalization == "diverging":
+        return values / (np.abs(values).max() or 1.0)
     return _scale_minmax(values) if normalization == "minmax" else rank_scores(values)
 
 
 def to_scale_positions(values: Floats, normalization: str) -> tuple[Floats, float, float]:
     """Return positions on the colour bar, (N,) in 0 to 1, and the values at its two ends."""
+    if normalization == "diverging":
+        return (values + 1) / 2, -1.0, 1.0
     if normalization != "raw":
         return values, 0.0, 1.0
     return _scale_minmax(values), float(values.min()), float(values.max())

@@ -32,10 +32,12 @@ from sacmil.heatmap.colors import (
     COLOR_SCALE,
     Normalization,
     apply_color_scale,
+    get_color_scale,
     normalize_scores,
     to_scale_positions,
 )
 from sacmil.heatmap.score_files import safe_file_name
+from sacmil.heatmap.score_words import ScoreWords, describe_effects
 from sacmil.results import InstanceScores
 from sacmil.slides.pixels import read_tile
 from sacmil.slides.readers import Pixels, Slide
@@ -55,10 +57,13 @@ _LUMINANCE_WEIGHTS = np.array([54, 183, 19], np.uint16)  # luminance, in 256ths
 _TRUTH_COLOR = (0, 0, 0)
 _HALO_COLOR = (255, 255, 255)
 _MARK_COLOR = (190, 0, 60)
+_MARK_COLOR_ON_RED = TEXT_COLOR
 _NUMBER_SIZE_PX = 13
 """Smallest side of a tile, in pixels, that a number fits into."""
 _NUMBER_DISTANCE_PX = 10
 """Distance from a tile to its number, in pixels."""
+DEFAULT_WORDS = ScoreWords()
+"""Of classes."""
 TILE_PX = 220
 """Side of a tile in the picture of top tiles, in pixels."""
 TILES_PER_ROW = 4
@@ -74,7 +79,8 @@ def draw_heatmap(
     classes: Sequence[str] | None = None,
     class_name: str | None = None,
     predicted: str | None = None,
-    normalization: Normalization = "rank",
+    normalization: Normalization | None = None,
+    words: ScoreWords = DEFAULT_WORDS,
     slide: str | Path | None = None,
     mpp: float | None = None,
     slide_size: tuple[int, int] | None = None,
@@ -96,7 +102,9 @@ def draw_heatmap(
         class_name: the class to draw. None draws the predicted class, or ``scores.scores`` if that
             is unknown or the model has no scores by class.
         predicted: the class the model predicts.
-        normalization: normalisation of the overlay; the map shows raw scores.
+        normalization: of the overlay, rank by default; the map shows raw scores.
+        words: what scores are called, and whether they add to a value or take from it. Then colours
+            of both pictures are centered on zero.
         slide: its file, for the overlay and the top tiles; None draws scores on white.
         mpp: microns per level-0 pixel, for the scale bar.
         slide_size: width and height of level 0 from the bag; a slide of another size is rejected.
@@ -110,7 +118,8 @@ def draw_heatmap(
     """
     check_can_draw()
     shown = select_scores(scores, classes, predicted=predicted, class_name=class_name)
-    text = PictureText(slide_id, note, shown.describe(name), normalization)
+    used = shown.choose_normalization(normalization, words)
+    text = shown.make_text(slide_id, note, name, used, words)
     with open_canvas(shown.scores, slide, mpp=mpp, slide_size=slide_size, truth=truth) as canvas:
         pictures = draw_pictures(shown.scores, canvas, text, top=top)
     stem = "_".join(map(safe_file_name, filter(None, [slide_id, class_name])))
@@ -135,11 +144,16 @@ def draw_pictures(
     best = find_top_tiles(scores, values, top if canvas.slide else 0)
     pictures = {
         "overlay": draw_overlay(scores, canvas, text, marked=best),
-        "map": draw_map(scores, canvas, text._replace(normalization="raw")),
+        "map": draw_map(scores, canvas, _make_map_text(text)),
     }
     if canvas.slide and len(best):
         pictures["tiles"] = draw_top_tiles(canvas.slide, scores, best, text, canvas.mpp)
     return pictures
+
+
+def _make_map_text(text: PictureText) -> PictureText:
+    """Return the text of a map, which shows raw scores unless zero is the middle of its colours."""
+    return text if text.normalization == "diverging" else text._replace(normalization="raw")
 
 
 class ShownScores(NamedTuple):
@@ -150,12 +164,74 @@ class ShownScores(NamedTuple):
     """None if one score is used for all classes."""
     is_predicted: bool
     """Whether that class is the predicted one."""
+    has_one_name: bool = False
+    """Whether there is one class or target only, so that no score needs to be for all."""
 
-    def describe(self, name: str = "score") -> str:
+    def choose_normalization(
+        self, normalization: Normalization | None = None, words: ScoreWords = DEFAULT_WORDS
+    ) -> Normalization:
+        """Return the given normalisation; the default is rank, or diverging around zero.
+
+        Diverging are scores that add to a value or take from it, which need no other. A score for
+        all classes, such as attention, adds to nothing.
+
+        Args:
+            normalization: what the user chose, if anything.
+            words: say whether scores of a class add to a value or take from it.
+
+        Raises:
+            ConfigError: another is given for diverging scores.
+        """
+        effects = words.find_effects(self.class_name)
+        if effects is None:
+            return normalization or "rank"
+        if normalization not in (None, "diverging"):
+            raise ConfigError(
+                f"`normalization` is {normalization}; expected none, since zero is white: a tile "
+                f"{describe_effects(effects)}"
+            )
+        return "diverging"
+
+    def make_text(
+        self,
+        title: str,
+        note: str,
+        name: str,
+        normalization: Normalization,
+        words: ScoreWords = DEFAULT_WORDS,
+    ) -> PictureText:
+        """Return the text on pictures of these scores.
+
+        Args:
+            title: of the slide.
+            note: below it, such as the prediction.
+            name: of the score.
+            normalization: from choose_normalization.
+            words: of the task.
+        """
+        is_diverging = normalization == "diverging"
+        effects = words.find_effects(self.class_name) if is_diverging else None
+        described = self.describe(name, normalization, words)
+        return PictureText(title, note, described, normalization, effects)
+
+    def describe(
+        self,
+        name: str = "score",
+        normalization: Normalization = "rank",
+        words: ScoreWords = DEFAULT_WORDS,
+    ) -> str:
         """Return the names of the score and its class, for legends and captions."""
-        if self.class_name is None:
-            return name if self.scores.class_scores is not None else f"{name}, one for all classes"
-        return f"{name} for {self.class_name}{' (predicted)' if self.is_predicted else ''}"
+        effects = words.find_effects(self.class_name)
+        if effects and normalization == "diverging":
+            return describe_effects(effects)
+        if self.class_name is not None:
+            is_predicted = self.is_predicted and words.has_classes
+            return f"{name} for {self.class_name}{' (predicted)' if is_predicted else ''}"
+        if self.scores.class_scores is not None:
+            return name
+        if words.is_diverging:
+            return f"{name}: how much a tile counts, in either direction"
+        return name if self.has_one_name else f"{name}, one for all {words.names_title.lower()}"
 
 
 def select_scores(
@@ -191,7 +267,8 @@ def select_scores(
         name = predicted if class_name is None else class_name
         shown = scores if name is None else _select_column(scores, name, classes)
         name = own_class if name is None else name
-    return ShownScores(shown, name, is_predicted=name is not None and name == predicted)
+    is_predicted = name is not None and name == predicted
+    return ShownScores(shown, name, is_predicted, has_one_name=len(known) == 1)
 
 
 def _select_column(
@@ -236,20 +313,25 @@ def draw_overlay(
     """
     values = normalize_scores(scores.scores, text.normalization)
     positions, low, high = to_scale_positions(values, text.normalization)
+    scale = get_color_scale(text.normalization)
     means, covered = rasterize(scores, positions, canvas.viewport)
     line = None
     if canvas.truth is not None:
         line = _find_border(make_truth_mask(canvas.truth, scores, canvas.viewport))
     panels = _make_slide_panel(scores, canvas, line) if show_slide else []
-    last = _finish_picture(blend_colors(canvas.pixels, means, covered), line, canvas)
+    last = _finish_picture(blend_colors(canvas.pixels, means, covered, scale), line, canvas)
+    is_diverging = text.normalization == "diverging"
     if marked is not None:
-        _mark_tiles(last, scores.coords[marked], scores.patch_size, canvas.viewport)
+        color = _MARK_COLOR_ON_RED if is_diverging else _MARK_COLOR
+        _mark_tiles(last, scores.coords[marked], scores.patch_size, canvas.viewport, color)
     panels.append(Panel(text.name, np.asarray(last)))
-    scale = COLOR_SCALE
     if canvas.pixels is not None:  # as it looks over this slide's tissue
         tissue = canvas.pixels[covered].mean(axis=0).round().astype(np.uint8)
         scale = _mix_colors(np.broadcast_to(tissue, scale.shape), scale)
     bar = ColorBar(low, high, text.normalization, scale)
+    if is_diverging:  # the bar shows raw scores
+        largest = float(np.abs(scores.scores).max())
+        bar = ColorBar(-largest, largest, "score", scale, is_diverging=True, effects=text.effects)
     return compose_figure(text.title, text.describe_scores(), panels, bar)
 
 
@@ -259,15 +341,18 @@ def draw_map(scores: InstanceScores, canvas: Canvas, text: PictureText) -> Image
     return draw_overlay(scores, white, text, show_slide=False)
 
 
-def blend_colors(pixels: Pixels | None, positions: Floats, covered: Mask) -> Pixels:
+def blend_colors(
+    pixels: Pixels | None, positions: Floats, covered: Mask, scale: Pixels = COLOR_SCALE
+) -> Pixels:
     """Return the picture, (h, w, 3), of colours over tiles; elsewhere the slide, or white.
 
     Args:
         pixels: the slide; None draws opaque colours on white.
         positions: (h, w), positions on the colour scale.
         covered: (h, w), whether a pixel has any tile.
+        scale: the colours, the lowest value first.
     """
-    colored = apply_color_scale(positions)
+    colored = apply_color_scale(positions, scale)
     if pixels is None:
         return np.where(covered[..., None], colored, np.uint8(255))
     return np.where(covered[..., None], _mix_colors(pixels, colored), pixels)
@@ -339,7 +424,11 @@ def _find_border(mask: Mask) -> Mask:
 
 
 def _mark_tiles(
-    image: Image, coords: npt.NDArray[np.number], patch_size: float, viewport: Viewport
+    image: Image,
+    coords: npt.NDArray[np.number],
+    patch_size: float,
+    viewport: Viewport,
+    color: tuple[int, int, int],
 ) -> None:
     """Frame tiles and number them as the picture of top tiles does."""
     from PIL import ImageDraw as drawing
@@ -348,15 +437,15 @@ def _mark_tiles(
     side = max(patch_size / viewport.downsample, 6)
     corners = viewport.to_pixels(coords)
     for x, y in corners.tolist():
-        draw.rectangle((x - 1, y - 1, x + side, y + side), outline=_MARK_COLOR, width=2)
+        draw.rectangle((x - 1, y - 1, x + side, y + side), outline=color, width=2)
     middles = corners.reshape(-1, 2) + side / 2
     positions = _place_numbers(middles, side, image.size)
     for middle, position in zip(middles, positions, strict=True):
         if np.abs(position - middle).max() > side / 2 + _NUMBER_DISTANCE_PX:
-            draw.line((*middle, *position), fill=_MARK_COLOR, width=1)
+            draw.line((*middle, *position), fill=color, width=1)
     # after all frames and lines: those of neighbours would cover the numbers
     for number, position in enumerate(positions.tolist(), start=1):
-        _draw_number(draw, position, str(number), round(min(max(side, 11), 15)))
+        _draw_number(draw, position, str(number), round(min(max(side, 11), 15)), color)
 
 
 def _place_numbers(middles: Floats, side: float, size: tuple[int, int]) -> Floats:
@@ -376,11 +465,17 @@ def _place_numbers(middles: Floats, side: float, size: tuple[int, int]) -> Float
     return taken[len(middles) :]
 
 
-def _draw_number(draw: ImageDraw, position: tuple[float, float], text: str, size: int) -> None:
+def _draw_number(
+    draw: ImageDraw,
+    position: tuple[float, float],
+    text: str,
+    size: int,
+    color: tuple[int, int, int],
+) -> None:
     x, y = position
     for dx, dy in ((-1, 0), (1, 0), (0, -1), (0, 1)):
         draw_text(draw, (x + dx, y + dy), text, size, _HALO_COLOR, anchor="mm")
-    draw_text(draw, (x, y), text, size, _MARK_COLOR, anchor="mm")
+    draw_text(draw, (x, y), text, size, color, anchor="mm")
 
 
 # --- top tiles -----------------------------------------------------------------------------------
@@ -421,7 +516,10 @@ def draw_top_tiles(
     from PIL import Image, ImageDraw
 
     values = normalize_scores(scores.scores, text.normalization)
-    colors = apply_color_scale(to_scale_positions(values, text.normalization)[0])
+    positions = to_scale_positions(values, text.normalization)[0]
+    colors = apply_color_scale(positions, get_color_scale(text.normalization))
+    is_diverging = text.normalization == "diverging"
+    shown = scores.scores if is_diverging else values
     outer = TILE_PX + 2 * _FRAME_PX
     across = min(TILES_PER_ROW, len(indices))
     wide, high = outer + GAP_PX, outer + GAP_PX + _CAPTION_PX
@@ -435,12 +533,17 @@ def draw_top_tiles(
         left, top = scores.coords[index].tolist()
         tile = _read_tile(slide, left, top, scores.patch_size)
         sheet.paste(Image.fromarray(tile), (x + _FRAME_PX, y + _FRAME_PX))
-        score, position = f"{number + 1}:  {values[index]:.4g}", f"{left:,.0f}, {top:,.0f}"
+        score, position = f"{number + 1}:  {shown[index]:.4g}", f"{left:,.0f}, {top:,.0f}"
         draw_text(draw, (x, y + outer + 4), score, TEXT_PX, TEXT_COLOR)
         draw_text(draw, (x, y + outer + 27), position, SMALL_TEXT_PX, GRAY)
     side = f"{scores.patch_size * mpp:.4g} µm a side · " if mpp else ""
     caption = f"{side}numbers as in the overlay · x, y in level-0 pixels"
-    lines = "\n".join(filter(None, [text.note, f"tiles with the highest {text.name}"]))
+    meaning = (
+        f"tiles with the highest scores: each {text.name}"
+        if is_diverging
+        else f"tiles with the highest {text.name}"
+    )
+    lines = "\n".join(filter(None, [text.note, meaning]))
     return compose_figure(text.title, lines, [Panel(caption, np.asarray(sheet))], None)
 
 

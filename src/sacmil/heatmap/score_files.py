@@ -22,7 +22,13 @@ import numpy.typing as npt
 from sacmil.atomic import atomic_write
 from sacmil.csv_text import escape_cells
 from sacmil.errors import RunError
-from sacmil.heatmap.colors import Floats, Normalization, apply_color_scale, to_scale_positions
+from sacmil.heatmap.colors import (
+    Floats,
+    Normalization,
+    apply_color_scale,
+    get_color_scale,
+    to_scale_positions,
+)
 from sacmil.results import InstanceScores
 
 _CHUNK_TILES = 5_000
@@ -81,7 +87,8 @@ def write_geojson(
     for name, column in columns.items():
         if column.shape != (len(scores.coords),) or not np.isfinite(column).all():
             raise RunError(f"{name}: has shape {column.shape}; expected a finite number per tile")
-    colors = apply_color_scale(to_scale_positions(values, normalization)[0])
+    positions = to_scale_positions(values, normalization)[0]
+    colors = apply_color_scale(positions, get_color_scale(normalization))
     corners = scores.coords - np.asarray(bounds_origin or (0, 0))
     document = _iter_document(scores.patch_size, corners, colors, columns, slide_id)
     with atomic_write(path) as partial, partial.open("wb") as file:

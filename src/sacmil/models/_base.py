@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.bag import Bag
-from sacmil.errors import InputError, ModelError
+from sacmil.card import name_classes
+from sacmil.errors import InputError, ModelError, UnsupportedTaskError
 from sacmil.models._checks import (
     check_at_least,
     check_device,
@@ -33,6 +34,7 @@ from sacmil.models._checks import (
 from sacmil.models._recipe import PAPER, PAPER_BEST_EPOCH, Recipe
 from sacmil.plans import Planner as Planner
 from sacmil.plans import make_plan
+from sacmil.tasks import Classification, Task
 
 Array = npt.NDArray[Any]
 Plan = Mapping[str, Array | Tensor]
@@ -62,7 +64,9 @@ class Sample(NamedTuple):
     """(N, 2), patch units."""
     plan: Plan
     target: Tensor
-    """(), class index; 0 or 1 for a single output."""
+    """(), class index, 0 or 1 for a single output; for other tasks as prepared."""
+    resident: bool = False
+    """Whether its tensors stay where they are for the whole training."""
 
 
 class Reference(NamedTuple):
@@ -79,10 +83,10 @@ class Reference(NamedTuple):
 
 
 class MILModel(nn.Module, ABC):
-    """A slide classifier. A model is final; what it may replace are the five hooks.
+    """A model of slides. A model is final; what it may replace are the five hooks.
 
     A model implements ``aggregate`` and, if its method needs it, replaces a hook: ``plan``,
-    ``probabilities``, ``losses``, ``parameter_groups``, ``stages``. The constructor's signature is
+    ``activate``, ``losses``, ``parameter_groups``, ``stages``. The constructor's signature is
     its configuration.
     """
 
@@ -90,6 +94,9 @@ class MILModel(nn.Module, ABC):
     """The registered name, set by the decorator."""
     order_matters: ClassVar[bool] = False
     """Whether another order of the same instances changes the prediction."""
+    scores_are_logits: ClassVar[bool] = False
+    """Whether class_scores are the logits that an instance has by itself; otherwise they add up to
+    the slide's, but for a bias."""
     coords_matter: ClassVar[bool] = True
     """Whether moving instances to other positions changes the prediction."""
     dead_parameters: ClassVar[frozenset[str]] = frozenset()
@@ -104,8 +111,15 @@ class MILModel(nn.Module, ABC):
     needs_losses: ClassVar[frozenset[str]] = frozenset()
     """Modules only ``losses`` trains: cross-entropy on the logits gives them no gradient."""
 
+    needs_classes: ClassVar[str] = ""
+    """Why the model can only be trained for classes, in a sentence; empty if it takes any task."""
+
     classes: tuple[str, ...] | None = None
     """Names of the outputs, where they are known."""
+    task: Task | None = None
+    """What the model predicts, if it is known; see set_task."""
+    task_head: nn.Module | None
+    """A layer of the task after the model's own head."""
     options: dict[str, Any]
     """Every argument of the constructor, defaults included: with the name, all of the model."""
 
@@ -123,6 +137,7 @@ class MILModel(nn.Module, ABC):
         super().__init__()
         self.in_dim = check_at_least("in_dim", in_dim, 1)
         self.num_classes = check_at_least("num_classes", num_classes, 1)
+        self.register_module("task_head", None)
 
     def forward(
         self,
@@ -158,7 +173,54 @@ class MILModel(nn.Module, ABC):
         if not torch.compiler.is_compiling():
             self._check_output(output, len(features))
             check_features_finite(output, features)
-        return output
+        return self._apply_task_head(output)
+
+    def compute_output(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """Return the output for checked inputs, for a graph that is traced."""
+        return self._apply_task_head(self.aggregate(features, coords, plan))
+
+    def _apply_task_head(self, output: Output) -> Output:
+        """Return the output with the logits after the layer of the task, if it has one."""
+        if self.task_head is None:
+            return output
+        logits: Tensor = self.task_head(output.logits)
+        # not _replace, which torch 2.11 does not compile
+        return Output(logits, output.scores, output.class_scores, output.extras, output.embedding)
+
+    def set_task(self, task: Task) -> None:
+        """Let the model predict what a task is about; the task may add a layer.
+
+        Raises:
+            UnsupportedTaskError: the model cannot be trained for it.
+            ModelError: the model has another number of outputs.
+        """
+        if reason := self.explain_unsupported(task):
+            raise UnsupportedTaskError(
+                f"{self.name} cannot be trained for {task.card.description}: {reason}. Use another "
+                "model, such as sac_mil_near_far or abmil"
+            )
+        if not task.has_classes and self.num_classes != task.outputs:
+            raise ModelError(
+                f"{self.name} has {self.num_classes} outputs; {task.card.description} needs "
+                f"{task.outputs}: create the model with num_classes={task.outputs}"
+            )
+        self.task, self.task_head = task, task.make_head()
+
+    def explain_unsupported(self, task: Task) -> str:
+        """Return why the model cannot be trained for a task; empty if it can."""
+        if task.needs_batch and type(self).losses is not MILModel.losses:
+            return "its loss needs several slides at once, and the model has losses of its own"
+        return "" if task.has_classes else self.needs_classes
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether its outputs are classes, of which one is true; unless a task says otherwise."""
+        return self.task is None or self.task.has_classes
+
+    @property
+    def known_task(self) -> Task:
+        """What the model predicts; classes unless a task was set."""
+        return self.task or Classification(name_classes(self.classes, self.num_classes))
 
     @abstractmethod
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
@@ -179,18 +241,31 @@ class MILModel(nn.Module, ABC):
         warn_if_pixels(coords)
         return plan
 
-    def probabilities(self, output: Output) -> Tensor:
-        """Return probabilities (C,) that sum to one; for a single output that of class 1."""
-        return output.logits.softmax(-1) if self.num_classes > 1 else output.logits.sigmoid()
+    def activate(self, output: Output, task: Task) -> Tensor:
+        """Return the predictions of a task (P,); for a single output of classes that of class 1.
 
-    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
+        Args:
+            output: what the model returned.
+            task: what is predicted.
+        """
+        return task.activate(output.logits)
+
+    def probabilities(self, output: Output) -> Tensor:
+        """Return the predictions of the model's own task: of classes their probabilities."""
+        return self.activate(output, self.known_task)
+
+    def losses(
+        self, output: Output, target: Tensor | int, task: Task | None = None
+    ) -> dict[str, Tensor]:
         """Return a loss for each group of parameters; a group's loss trains that group.
 
         Args:
             output: what the model returned.
-            target: the class index, as a tensor without axes or as a number.
+            target: the class index, as a tensor without axes or as a number; for other tasks what
+                their ``prepare`` returns.
+            task: what is predicted; None means the task that was set, or classes.
         """
-        return {"all": classification_loss(output.logits, target)}
+        return {"all": compute_loss(output.logits, target, task or self.task)}
 
     def parameter_groups(self) -> dict[str, dict[str, nn.Parameter]]:
         """Return parameters by name, in groups with an optimizer each; keys as in ``losses``."""
@@ -304,6 +379,13 @@ def classification_loss(
         wanted = F.one_hot(target, logits.shape[-1]).to(logits.dtype)
         return F.binary_cross_entropy_with_logits(logits, wanted)
     return F.cross_entropy(logits, target)
+
+
+def compute_loss(logits: Tensor, target: Tensor | int, task: Task | None = None) -> Tensor:
+    """Return the loss of a bag's logits (O,) and prepared target; without a task, of classes."""
+    if task is None or not isinstance(target, Tensor):
+        return classification_loss(logits, target)
+    return task.prepared_loss(logits, target)
 
 
 def classify_mean(h: Tensor, attention: nn.Module, head: nn.Module) -> Output:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sacmil.card import CARD_FILE, Card, read_card
 from sacmil.errors import ModelError, ModelFolderError, OptionError, check_type
 from sacmil.models._base import MILModel
 from sacmil.models._registry import create_model
+from sacmil.tasks import Task, from_card
 
 WEIGHTS = "model.safetensors"
 
@@ -29,6 +31,7 @@ def save_model(
     *,
     classes: Sequence[str] | None = None,
     notes: Mapping[str, Any] | None = None,
+    task: Task | None = None,
 ) -> None:
     """Write a model folder; it appears under its name only when it is complete.
 
@@ -37,30 +40,39 @@ def save_model(
         model: what to write.
         classes: names of the classes, in the order of the outputs.
         notes: anything else worth knowing about the model, as JSON can hold it.
+        task: what the model predicts, if not classes; None means the task that was set.
     """
     check_type("path", path, (str, os.PathLike), "the path of a folder, before the model")
     path = Path(path)
     _check_replaceable(path)
-    files = serialize_model(model, classes, notes)
+    files = serialize_model(model, classes, notes, task=task)
     with atomic_directory(path) as partial:
         for name, content in files.items():
             (partial / name).write_bytes(content)
 
 
 def serialize_model(
-    model: MILModel, classes: Sequence[str] | None = None, notes: Mapping[str, Any] | None = None
+    model: MILModel,
+    classes: Sequence[str] | None = None,
+    notes: Mapping[str, Any] | None = None,
+    *,
+    task: Task | None = None,
 ) -> dict[str, bytes]:
     """Return the files of a model folder by name; arguments as for save_model."""
     model = getattr(model, "_orig_mod", model)  # a compiled model's names begin with that
     check_type("model", model, MILModel, "a model, such as load_model('folder')")
-    _check_classes(model, classes)
+    known = task or model.task
+    predicted = None if known is None or known.has_classes else known
+    if predicted is None:
+        _check_classes(model, classes)
     weights = save(_separate_tied_weights(model.state_dict()))
-    named = classes or model.classes
+    named = predicted.levels if predicted else classes or model.classes
     card = Card(
         model=model.name,
         options=model.options,
         weights_sha256=hashlib.sha256(weights).hexdigest(),
         classes=tuple(named) if named else None,
+        task=asdict(predicted.card) if predicted else None,
         notes=notes or {},
     )
     try:
@@ -118,8 +130,11 @@ def load_model(path: str | Path) -> MILModel:
     weights = _read_weights(path, card.weights_sha256)
     try:
         tensors = load(weights)
-        _check_sizes(create_meta_model(card.model, **card.options), tensors)
+        task = from_card(card.task) if card.task else None
+        _check_sizes(create_meta_model(card.model, task, **card.options), tensors)
         model = create_model(card.model, **card.options)
+        if task is not None:
+            model.set_task(task)
         model.load_state_dict(tensors)
     except (ModelError, OptionError, TypeError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())
@@ -149,13 +164,16 @@ class _WithoutNormalValues(TorchFunctionMode):
         return func(*args, **given)
 
 
-def create_meta_model(name: str, **options: Any) -> MILModel:
+def create_meta_model(name: str, task: Task | None = None, /, **options: Any) -> MILModel:
     """Create a model to check its sizes; its weights take no memory if its constructor allows."""
     try:
         with torch.device("meta"), _WithoutNormalValues():
-            return create_model(name, **options)
+            model = create_model(name, **options)
     except RuntimeError:  # the constructor reads values of a tensor
-        return create_model(name, **options)
+        model = create_model(name, **options)
+    if task is not None:
+        model.set_task(task)
+    return model
 
 
 def _check_sizes(model: MILModel, tensors: Mapping[str, Tensor]) -> None:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from sacmil.bag import Bag
-from sacmil.card import name_classes
 from sacmil.errors import BagError, InputError, ModelError
 from sacmil.formats import read_bag
 from sacmil.models._base import MILModel, Output
@@ -29,12 +28,11 @@ def predict(model: MILModel, bag: Bag | str | Path) -> Prediction:
             reads without further arguments.
     """
     bag, output = _run(model, bag)
-    return Prediction.from_output(
+    return model.known_task.make_prediction(
         bag.slide_id,
         _to_numpy(model.probabilities(output)).astype(np.float64),
         _to_numpy(output.scores),
         None if output.class_scores is None else _to_numpy(output.class_scores),
-        name_classes(model.classes, model.num_classes),
     )
 
 

@@ -48,9 +48,10 @@ class Recipe(Settings):
     """Epochs without a better one before stopping; None trains to the end."""
     min_epochs: int = Field(0, ge=0, le=1e6)
     """Epochs before which training never stops early."""
-    monitor: Literal["last", "val_loss", "val_auc"] = "last"
+    monitor: Literal["last", "val_loss", "val_metric", "val_auc"] = "last"
     """Which epoch's weights are kept: the last, or the best on the inner validation part, of equals
-    in AUC that with the lowest loss; with "last" there is no such part, and all of it trains."""
+    in the metric that with the lowest loss; with "last" there is no such part, and all of it
+    trains. "val_metric" is the task's headline metric, the AUC for classes; "val_auc" means it."""
     monitor_from: float = Field(0.0, ge=0, le=0.99)
     """Share of the epochs before which none is kept."""
     accumulate: int = Field(1, ge=1, le=1e6)
@@ -75,7 +76,7 @@ class Recipe(Settings):
         if self.patience is not None and self.monitor == "last":
             raise ConfigError(
                 f"patience={self.patience} needs something to wait for; expected monitor=val_loss "
-                "or monitor=val_auc beside it"
+                "or monitor=val_metric beside it"
             )
         return self
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from sacmil.models._reference import RenamedState, get_shape
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import make_projection
 from sacmil.nn.pooling import Attention
+from sacmil.tasks import Task
 
 # --- The loss of instances -----------------------------------------------------------------------
 
@@ -76,11 +77,23 @@ OFFICIAL_RECIPE = Recipe(
 )
 
 
+class InstanceTerm(NamedTuple):
+    """Picked instances that stand for or against a class."""
+
+    logits: Tensor
+    """(R, 2), against and for the class."""
+    labels: Tensor
+    """(R,), 1 for it."""
+    counts: Tensor
+    """(), whether the loss has them."""
+
+
 class _CLAM(MILModel):
     """What both variants share, all but how bag vectors are classified."""
 
     coords_matter = False
     needs_losses = frozenset({"instance_head"})
+    needs_classes = "it learns from instances picked for and against each class"
     recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": OFFICIAL_RECIPE}
     has_class_attention: ClassVar[bool]
     """Whether each class has an attention, and a bag vector, of its own."""
@@ -127,38 +140,53 @@ class _CLAM(MILModel):
         scores = select_predicted_class(by_class, logits)
         return Output(logits, scores, class_scores, extras, bags.flatten())
 
-    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
+    def losses(
+        self, output: Output, target: Tensor | int, task: Task | None = None
+    ) -> dict[str, Tensor]:
         """The weighted sum of the bag's loss and that of the instances the attention picked."""
         target = to_target(target, output.logits)
-        terms = self.iter_instance_terms(output, target)
-        picked = [self.instance_loss(logits, labels).mean() for logits, labels in terms]
-        instances = sum(picked, output.logits.new_zeros(()))
+        own, *others = self.iter_instance_terms(output, target)
+        instances = self._compute_instance_loss(own, otherwise=output.logits.new_zeros(()))
         if self.subtyping:
-            instances = instances / output.logits.shape[-1]
+            by_class = [self._compute_instance_loss(each, otherwise=instances) for each in others]
+            instances = torch.stack(by_class).sum() / output.logits.shape[-1]
         bag = classification_loss(output.logits, target)
         return {"all": self.bag_weight * bag + (1 - self.bag_weight) * instances}
 
-    def iter_instance_terms(
-        self, output: Output, target: Tensor
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield logits (R, 2) and labels (R,) of picked instances, for each class that has any.
+    def _compute_instance_loss(self, term: InstanceTerm, otherwise: Tensor) -> Tensor:
+        loss = self.instance_loss(term.logits, term.labels).mean()
+        return torch.where(term.counts, loss, otherwise)
+
+    def iter_instance_terms(self, output: Output, target: Tensor) -> Iterator[InstanceTerm]:
+        """Yield instances of the bag's class, then with ``subtyping`` those against each class.
 
         The bag's class has its strongest instances for it and its weakest against it. With
         ``subtyping`` the strongest of every other class stand against that class. A single
-        output is a class of its own, the positive one.
+        output is a class of its own, the positive one. The bag's class is never read, as a GPU
+        would have to be waited for.
         """
+        own = target - int(output.logits.shape[-1] == 1)
+        yield self._pick_instances(output, own.clamp(min=0), own >= 0, for_class=True)
+        if self.subtyping:
+            for c in range(output.logits.shape[-1]):
+                column = torch.full_like(own, c)
+                yield self._pick_instances(output, column, own != c, for_class=False)
+
+    def _pick_instances(
+        self, output: Output, column: Tensor, counts: Tensor, *, for_class: bool
+    ) -> InstanceTerm:
+        """Return the strongest instances of a class; if the bag is of it, also the weakest."""
         assert output.extras is not None
-        own = int(target) - (output.logits.shape[-1] == 1)
-        for c, attention in enumerate(output.extras["attention"].T):
-            if c != own and not self.subtyping:
-                continue
-            strongest, weakest = _select_extremes(attention, self.k_sample)
-            rows = torch.cat((strongest, weakest)) if c == own else strongest
-            labels = torch.zeros_like(rows)
-            labels[: len(strongest)] = int(c == own)
-            pair = slice(2 * c, 2 * c + 2)
-            weight, bias = self.instance_head.weight[pair], self.instance_head.bias[pair]
-            yield F.linear(output.extras["instances"].index_select(0, rows), weight, bias), labels
+        attention = output.extras["attention"].index_select(1, column[None])[:, 0]
+        strongest, weakest = _select_extremes(attention, self.k_sample)
+        rows = torch.cat((strongest, weakest)) if for_class else strongest
+        labels = torch.zeros_like(rows)
+        labels[: len(strongest)] = int(for_class)
+        pair = 2 * column + torch.arange(2, device=column.device)
+        weight = self.instance_head.weight.index_select(0, pair)
+        bias = self.instance_head.bias.index_select(0, pair)
+        picked = output.extras["instances"].index_select(0, rows)
+        return InstanceTerm(F.linear(picked, weight, bias), labels, counts)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:

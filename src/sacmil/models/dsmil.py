@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, ClassVar
 
 import torch
@@ -15,6 +16,7 @@ from sacmil.models._base import (
     Output,
     Reference,
     classification_loss,
+    compute_loss,
     select_predicted_class,
 )
 from sacmil.models._checks import Fraction, Size, one_of
@@ -22,6 +24,7 @@ from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import SIGMOIDS_NOTE, RenamedState, get_shape
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import init_linear_
+from sacmil.tasks import Task
 
 
 @register_model("dsmil")
@@ -95,26 +98,41 @@ class DSMIL(MILModel):
         scores = select_predicted_class(attention, logits)
         return Output(logits, scores, attention, {"strongest": strongest}, bags)
 
-    def probabilities(self, output: Output) -> Tensor:
+    def activate(self, output: Output, task: Task) -> Tensor:
         """Of the bag; with ``average`` the mean of both streams (officially by mistake the sum)."""
         assert output.extras is not None
         streams = output.logits[None]
         if self.average:
             streams = torch.stack((output.logits, output.extras["strongest"]))
+        if not task.has_classes:
+            return task.activate(streams).mean(0)
         if self.num_classes == 1:
             return streams.sigmoid().mean(0)
         # By logarithms: sigmoids that are all next to nothing still have a ratio.
         logs = F.logsigmoid(streams) if self.independent else streams.log_softmax(-1)
         return logs.logsumexp(0).softmax(-1)
 
-    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
+    def losses(
+        self, output: Output, target: Tensor | int, task: Task | None = None
+    ) -> dict[str, Tensor]:
         """Half for the bag, half for the strongest instances; only these train the first stream."""
         assert output.extras is not None
-        bag, strongest = (
-            classification_loss(logits, target, independent=self.independent)
-            for logits in (output.logits, output.extras["strongest"])
+        compute: Callable[[Tensor, Tensor | int], Tensor] = (
+            partial(classification_loss, independent=True)
+            if self.independent
+            else partial(compute_loss, task=task or self.task)
         )
+        streams = (output.logits, output.extras["strongest"])
+        bag, strongest = (compute(logits, target) for logits in streams)
         return {"all": (bag + strongest) / 2}
+
+    def explain_unsupported(self, task: Task) -> str:
+        """Return why: with loss="bce" for classes only, and without a layer after its streams."""
+        if self.independent and not task.has_classes:
+            return 'loss="bce" is a loss of classes'
+        if task.make_head() is not None:
+            return "both of its streams would need the layer of the task"
+        return super().explain_unsupported(task)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:

@@ -27,6 +27,7 @@ from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import RenamedState, get_shape
 from sacmil.models._registry import register_model
 from sacmil.nn.pooling import Attention
+from sacmil.tasks import Task
 
 DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
 
@@ -260,6 +261,7 @@ class DTFD(MILModel):
     plan_keys = frozenset({"orders"})
     small_options: ClassVar[Mapping[str, Any]] = {"dim": 16}
     needs_losses = frozenset({"tier1"})
+    needs_classes = "its pseudo-bags are ranked and averaged by the probabilities of classes"
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         # The original keeps the best epoch of the last fifth only.
@@ -319,7 +321,9 @@ class DTFD(MILModel):
         scores = select_predicted_class(first.activations, logits)
         return Output(logits, scores, first.activations, extras, embedding=extras["bag"])
 
-    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
+    def losses(
+        self, output: Output, target: Tensor | int, task: Task | None = None
+    ) -> dict[str, Tensor]:
         """Every pseudo-bag carries the slide's label."""
         assert output.extras is not None
         tier1 = classification_loss(output.extras["tier1"], target)

@@ -42,6 +42,7 @@ from sacmil.models.dtfd import (
 )
 from sacmil.models.dtfd import OFFICIAL_NAMES as DTFD_NAMES
 from sacmil.nn.pooling import Attention
+from sacmil.tasks import Task
 
 Floats = npt.NDArray[np.float64]
 
@@ -199,6 +200,7 @@ class IBMIL(MILModel):
     plan_keys = frozenset({"orders"})
     small_options: ClassVar[Mapping[str, Any]] = {"dim": 16}
     needs_losses = frozenset({"tier1"})
+    needs_classes = "its pseudo-bags are ranked and averaged by the probabilities of classes"
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         # 20 epochs counted from 1; the rate falls after the tenth.
@@ -289,13 +291,15 @@ class IBMIL(MILModel):
         scores, slide = select_predicted_class(s, logits), second.features.mean(0)
         return Output(logits, scores, class_scores=s, extras=extras, embedding=slide)
 
-    def probabilities(self, output: Output) -> Tensor:
+    def activate(self, output: Output, task: Task) -> Tensor:
         """Softmax, or with loss="bce" the sigmoids scaled to a sum of one."""
         if self.independent and self.num_classes > 1:
             return F.logsigmoid(output.logits).softmax(-1)
-        return super().probabilities(output)
+        return super().activate(output, task)
 
-    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
+    def losses(
+        self, output: Output, target: Tensor | int, task: Task | None = None
+    ) -> dict[str, Tensor]:
         """A loss per tier, every pseudo-bag carrying the slide's label; abmil has one."""
         slide = classification_loss(output.logits, target, independent=self.independent)
         if self.tier1 is None:

@@ -20,6 +20,7 @@ from sacmil.models._reference import RenamedState, get_shape, read_sizes
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import make_projection, recompute_in_backward
 from sacmil.nn.pooling import scatter_sum
+from sacmil.tasks import Task
 
 
 @register_model("norma")
@@ -42,6 +43,7 @@ class Norma(MILModel):
     order_matters = True
     coords_matter = False
     small_options: ClassVar[Mapping[str, Any]] = {"dim": 16, "heads": 2, "segment": 40}
+    needs_classes = "it averages the probabilities of classes over its visits to a slide"
     not_exportable = (
         "it reads segment after segment with a memory that grows, and the loops of ONNX need "
         "every turn to have the same sizes"
@@ -98,7 +100,9 @@ class Norma(MILModel):
         extras = {"segments": logits, "memory": memory}
         return Output(average_logits(logits), scores, extras=extras, embedding=visits.mean(0))
 
-    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
+    def losses(
+        self, output: Output, target: Tensor | int, task: Task | None = None
+    ) -> dict[str, Tensor]:
         """Return the mean over the visits: each one predicts the slide's class."""
         assert output.extras is not None
         return {"all": classification_loss(output.extras["segments"], target)}

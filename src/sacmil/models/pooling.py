@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Reference, select_predicted_class
 from sacmil.models._checks import Fraction, Size, one_of
@@ -22,6 +21,7 @@ class _Pooling(MILModel):
     """What both share: layers, recipes and official names."""
 
     coords_matter = False
+    scores_are_logits = True
     recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": RRT_RECIPE}
 
     def _add_layers(self, kind: str, hidden: int, dropout: float) -> None:
@@ -70,10 +70,10 @@ class MeanMIL(_Pooling):
         self._add_layers(kind, hidden, dropout)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
-        """Scores are the instance's contribution to the predicted class's logit."""
+        """Scores are the instance's logits for the predicted class; their mean is the slide's."""
         if self.kind == "features":
             slide = features.mean(0)
-            return _make_output(self.head(slide), F.linear(features, self.head.weight), slide)
+            return _make_output(self.head(slide), self.head(features), slide)
         h = self.project(features)
         instances = self.head(h)  # (N, C)
         return _make_output(instances.mean(0), instances, h.mean(0))

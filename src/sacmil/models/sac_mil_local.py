@@ -24,7 +24,7 @@ from sacmil.models._base import (
     MILModel,
     Output,
     Planner,
-    classification_loss,
+    compute_loss,
     select_predicted_class,
 )
 from sacmil.models._checks import check_positive
@@ -32,6 +32,7 @@ from sacmil.models._registry import register_model
 from sacmil.models.sac_mil import SACMIL
 from sacmil.nn.layers import embed_in_order
 from sacmil.nn.pooling import POOLS, Pool
+from sacmil.tasks import Task
 
 
 class LocalSACMIL(MILModel):
@@ -112,7 +113,8 @@ class SACMILLocal(LocalSACMIL):
         """h (N, dim) stands in arranged order until the scores go back."""
         order = plan["order"]
         h = self.blocks(self.embed_instances(features, coords, order))
-        return to_output(*pool_and_classify(h, self.pool, self.head), order)
+        parts = pool_and_classify(h, self.pool, self.head)
+        return to_output(*parts, order, are_classes=self.has_classes)
 
 
 @register_model("sac_mil_dual")
@@ -145,16 +147,27 @@ class SACMILDual(LocalSACMIL):
         after, from_after, slide_after = pool_and_classify(self.blocks(h), self.pool, self.head)
         contributions = (from_before + from_after) / 2
         slide = torch.cat([slide_before, slide_after])
-        output = to_output((before + after) / 2, contributions, slide, order)
+        logits = (before + after) / 2
+        output = to_output(logits, contributions, slide, order, are_classes=self.has_classes)
         heads = {"before": before, "after": after}
         # not _replace, which torch 2.11 does not compile
         return Output(output.logits, output.scores, output.class_scores, heads, output.embedding)
 
-    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
+    def losses(
+        self, output: Output, target: Tensor | int, task: Task | None = None
+    ) -> dict[str, Tensor]:
         """Train each head by itself."""
         assert output.extras is not None
-        before, after = (classification_loss(output.extras[h], target) for h in ("before", "after"))
+        heads = [output.extras[name] for name in ("before", "after")]
+        known = task or self.task
+        before, after = (compute_loss(logits, target, known) for logits in heads)
         return {"all": (before + after) / 2}
+
+    def explain_unsupported(self, task: Task) -> str:
+        """Return why: a layer of the task would have to follow both heads."""
+        if task.make_head() is not None:
+            return "both of its heads would need the layer of the task"
+        return super().explain_unsupported(task)
 
 
 def pool_and_classify(h: Tensor, pool: Pool, head: nn.Linear) -> tuple[Tensor, Tensor, Tensor]:
@@ -169,9 +182,11 @@ def pool_and_classify(h: Tensor, pool: Pool, head: nn.Linear) -> tuple[Tensor, T
     return head(slide), nn.functional.linear(weighted, head.weight).detach(), slide
 
 
-def to_output(logits: Tensor, contributions: Tensor, slide: Tensor, order: Tensor) -> Output:
+def to_output(
+    logits: Tensor, contributions: Tensor, slide: Tensor, order: Tensor, *, are_classes: bool
+) -> Output:
     """Put contributions (N, C) back into the bag's order; what all classes share is removed."""
-    if contributions.shape[1] > 1:
+    if are_classes and contributions.shape[1] > 1:
         contributions = contributions - contributions.mean(1, keepdim=True)
     by_class = torch.zeros_like(contributions).index_copy(0, order, contributions)
     scores = select_predicted_class(by_class, logits)

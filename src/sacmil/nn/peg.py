@@ -54,10 +54,12 @@ class PEG(nn.Module):
         """Merge all convolutions and the identity: kernel (dim, 1, rows, columns), bias (dim,)."""
         count = range(len(self.weights))  # torch 2.11 cannot compile other loops over them
         weights = [self.weights[i] * self.gain for i in count]
-        biases = [self.biases[i] for i in count]
+        bias = self.biases[0] + 0  # not a sum of a stack: gradients would share their memory
+        for i in count[1:]:
+            bias = bias + self.biases[i]
         identity = torch.ones_like(weights[0][:, :, :1, :1])
         kernels = [_pad_centered(weight, *weights[0].shape[2:]) for weight in (*weights, identity)]
-        return torch.stack(kernels).sum(0), torch.stack(biases).sum(0)
+        return torch.stack(kernels).sum(0), bias
 
 
 class PPEG(PEG):

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from sacmil.atomic import write_file
-from sacmil.errors import RunError
+from sacmil.errors import RunError, format_count
 from sacmil.evaluation import table_format
 from sacmil.evaluation.summary import MetricEstimate, summarize
-from sacmil.evaluation.table_format import Cell, ResultTable, format_count, render_table
+from sacmil.evaluation.table_format import Cell, ResultTable, render_table
 from sacmil.evaluation.tables import make_caption
 from sacmil.reproduce._dataset import ReproduceDataset, load_datasets
 from sacmil.reproduce._paper import DATASETS, METRICS, PaperTable, Variant

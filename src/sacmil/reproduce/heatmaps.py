@@ -20,13 +20,13 @@ from sacmil.cohorts.outlines import Outlines, label_tiles
 from sacmil.cohorts.splits import make_folds
 from sacmil.csv_text import escape_cell
 from sacmil.errors import CohortError, RunError
-from sacmil.evaluation.metrics import auc
 from sacmil.formats import read_bag
 from sacmil.heatmap import annotations as figure_parts
 from sacmil.heatmap import canvas, read_truth
 from sacmil.heatmap.annotations import TEXT_COLOR, TEXT_PX, draw_text
 from sacmil.heatmap.colors import normalize_scores
 from sacmil.heatmap.pictures import blend_colors, draw_truth
+from sacmil.metrics.classification import auc
 from sacmil.models import load_model, predict
 from sacmil.reproduce._dataset import ReproduceDataset, load_datasets
 from sacmil.reproduce._paper import TABLES

@@ -9,6 +9,7 @@ RUN/<model>/seed_<n>/fold_<n>::
     metrics.csv         of a job: epoch, loss, …                    (one line per epoch)
     card.json           of a job, with model.safetensors: the model folder
     predictions.csv     slide_id, patient_id, split, fold, seed, model, label, p_<class>…
+    task.json           what the columns of predictions.csv are, unless they are classes
     localisation_by_slide.csv    where bags have instance labels: AUC and average precision
                                  of each test slide
 """
@@ -24,6 +25,7 @@ from sacmil.results.results_folder import read_results as read_results
 from sacmil.results.results_folder import read_scores as read_scores
 from sacmil.results.results_folder import write_results as write_results
 from sacmil.results.results_folder import write_scores as write_scores
+from sacmil.results.run import ID_COLUMNS as ID_COLUMNS
 from sacmil.results.run import KEY_COLUMNS as KEY_COLUMNS
 from sacmil.results.run import LOCALIZATION_FILE as LOCALIZATION_FILE
 from sacmil.results.run import PREDICTIONS_FILE as PREDICTIONS_FILE
@@ -34,3 +36,6 @@ from sacmil.results.run import read_localization as read_localization
 from sacmil.results.run import read_predictions as read_predictions
 from sacmil.results.run import write_localization as write_localization
 from sacmil.results.run import write_predictions as write_predictions
+from sacmil.results.task_card import TASK_FILE as TASK_FILE
+from sacmil.results.task_card import TaskCard as TaskCard
+from sacmil.results.task_card import parse_task_card as parse_task_card

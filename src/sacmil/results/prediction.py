@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -12,9 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import InputError, ModelFolderError
-
-PROBABILITY_PREFIX = "p_"
-"""A column of this name is the probability of the class named after it."""
+from sacmil.results.task_card import PROBABILITY_PREFIX
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +32,11 @@ class Prediction:
     """(M, C), the values of each member of an ensemble; None for a single model."""
     score_class: int | None = None
     """The class of ``scores``; None if one score is for all classes."""
+    thresholds: tuple[float, ...] | None = None
+    """If it is calibrated: from where on class 1, or each label, is predicted; empty for more
+    classes. See sacmil.tasks.calibration."""
+    scores_add: bool = False
+    """Whether scores add to a value or take from it, on the scale of all members."""
 
     @classmethod
     def from_output(
@@ -74,7 +77,9 @@ class Prediction:
     def check_is_finite(self) -> None:
         """Reject NaN and infinity, which result from features that are far too large."""
         if not np.isfinite(self.values).all():
-            found = f"{self.values.tolist()}, which are not probabilities"
+            is_of_classes = all(name.startswith(PROBABILITY_PREFIX) for name in self.columns)
+            kind = "probabilities" if is_of_classes else "finite numbers"
+            found = f"{self.values.tolist()}, which are not {kind}"
         elif not np.isfinite(self.scores).all():
             found = "scores that are NaN or infinite"
         else:
@@ -101,12 +106,14 @@ class Prediction:
 
     @property
     def label(self) -> int:
-        """Index of the most probable class."""
+        """Index of the predicted class: the most probable, unless a threshold decides."""
+        if self.thresholds:
+            return int(self.probabilities[1] >= self.thresholds[0])
         return int(self.probabilities.argmax())
 
     @property
     def predicted_class(self) -> str:
-        """Name of the most probable class."""
+        """Name of the predicted class."""
         return self.classes[self.label]
 
     @property
@@ -144,7 +151,11 @@ class Member(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of its classes."""
+        """Names of its classes; of other tasks their prediction columns."""
+
+    @property
+    def task(self) -> Any:
+        """What it predicts."""
 
     @property
     def hash(self) -> str:
@@ -161,28 +172,32 @@ class Ensemble(Generic[M]):
     """One model, or several whose mean is the prediction.
 
     Args:
-        members: at least one, all with the same classes.
+        members: at least one, all with the same classes, or predictions of one meaning.
         name: in tables and on pages.
         path: where they were loaded from.
 
     Raises:
-        ModelFolderError: the members have different classes.
+        ModelFolderError: the members have different classes, or predict different things.
     """
 
     def __init__(self, members: Sequence[M], *, name: str, path: Path) -> None:
         self.members, self.name, self.path = tuple(members), name, path
-        classes = {member.classes for member in self.members}
-        if len(classes) > 1:
-            listed = "; ".join(", ".join(names) for names in sorted(classes))
+        tasks = [member.task for member in self.members]
+        if reason := explain_different_outputs(tasks):
+            found = sorted({task.output_description for task in tasks})
             raise ModelFolderError(
-                f"{path}: its models have different classes ({listed}); give the folder of one "
-                "model"
+                f"{path}: its models {reason} ({'; '.join(found)}); give the folder of one model"
             )
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes."""
         return self.members[0].classes
+
+    @property
+    def task(self) -> Any:
+        """What is predicted; members differ in what they learned from their training sets."""
+        return self.members[0].task
 
     @property
     def card(self) -> Any:
@@ -196,9 +211,26 @@ class Ensemble(Generic[M]):
 
     def predict(self, bag: Any) -> Prediction:
         """Return the prediction for a bag."""
-        found = average_predictions([member.predict(bag) for member in self.members])
+        predictions = [member.predict(bag) for member in self.members]
+        found = average_predictions(predictions, self.find_score_column)
         found.check_is_finite()
         return found
+
+    def find_score_column(self, prediction: Prediction) -> int | None:
+        """Return the column of class scores that belongs to what is predicted."""
+        column: int | None = self.task.describe(prediction).score_column
+        return column
+
+
+def explain_different_outputs(tasks: Sequence[Any]) -> str:
+    """Return why predictions of these tasks have no mean, after a plural noun; or nothing."""
+    if len({task.output_description for task in tasks}) < 2:
+        return ""
+    if all(task.has_classes for task in tasks):
+        return "have different classes"
+    if len({task.card.description for task in tasks}) > 1:
+        return "predict different targets"
+    return "make predictions that differ in meaning"
 
 
 def combine_hashes(hashes: Sequence[str]) -> str:
@@ -208,25 +240,48 @@ def combine_hashes(hashes: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
-def average_predictions(predictions: Sequence[Prediction]) -> Prediction:
-    """Return the mean of several predictions for one bag; a single one is returned unchanged."""
+def average_predictions(
+    predictions: Sequence[Prediction],
+    find_column: Callable[[Prediction], int | None] | None = None,
+) -> Prediction:
+    """Return the mean of several predictions for one bag; a single one is returned unchanged.
+
+    Calibrated predictions have the mean of their thresholds, too.
+
+    Args:
+        predictions: of one bag.
+        find_column: returns the column of class scores that belongs to the mean; that of the
+            highest value if not given.
+    """
     first = predictions[0]
     if len(predictions) == 1:
         return first
     members = np.stack([one.values for one in predictions])
-    values = members.mean(axis=0)
+    values, thresholds = members.mean(axis=0), _average_thresholds(predictions)
     label = int(values.argmax())
+    if find_column is not None:
+        mean = replace(first, values=values, members=members, thresholds=thresholds)
+        label = find_column(mean) or 0
     by_class = [one.class_scores for one in predictions if one.class_scores is not None]
+    scores_add = all(one.scores_add for one in predictions)
+    average = _average_columns if scores_add else _average_ranks
     return Prediction(
         first.slide_id,
         first.columns,
         values,
         # of the class that the mean predicts; a single member may predict another
-        _average_ranks([_select_scores(one, label) for one in predictions]),
-        _average_class_ranks(by_class) if len(by_class) == len(predictions) else None,
+        average([_select_scores(one, label)[:, None] for one in predictions])[:, 0],
+        average(by_class) if len(by_class) == len(predictions) else None,
         members,
         _find_score_class(predictions, label),
+        thresholds,
+        scores_add,
     )
+
+
+def _average_thresholds(predictions: Sequence[Prediction]) -> tuple[float, ...] | None:
+    found = [one.thresholds for one in predictions if one.thresholds is not None]
+    return tuple(np.mean(found, axis=0).tolist()) if len(found) == len(predictions) else None
 
 
 def _select_scores(prediction: Prediction, label: int) -> npt.NDArray[np.float32]:
@@ -241,14 +296,13 @@ def _find_score_class(predictions: Sequence[Prediction], label: int) -> int | No
     return known.pop() if len(known) == 1 else None
 
 
-def _average_class_ranks(scores: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
-    columns = zip(*(one.T for one in scores), strict=True)
-    return np.stack([_average_ranks(column) for column in columns], axis=1)
+def _average_columns(scores: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
+    return np.asarray(np.mean(scores, axis=0, dtype=np.float64), dtype=np.float32)
 
 
 def _average_ranks(scores: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
-    ranks = np.stack([rank_scores(one) for one in scores])
-    return np.asarray(ranks.mean(axis=0), dtype=np.float32)
+    """Return the mean over the members of ranks within each column of scores (N, C)."""
+    return _average_columns([np.apply_along_axis(rank_scores, 0, one) for one in scores])
 
 
 def rank_scores(scores: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
@@ -27,6 +26,7 @@ from sacmil.atomic import atomic_write, write_file
 from sacmil.errors import FormatError, RunError, explain_validation_error
 from sacmil.limits import check_zip_size
 from sacmil.results.prediction import Prediction
+from sacmil.results.task_card import TaskCard
 
 RESULTS_FILE = "results.json"
 SCHEMA_VERSION = 1
@@ -42,7 +42,7 @@ class ModelInfo:
 
     name: str
     hash: str
-    """SHA-256 of its weights; for an ensemble, of the hashes of its members."""
+    """SHA-256 of its weights, and of its calibration if used; of an ensemble, of its members'."""
     members: int = 1
 
 
@@ -53,19 +53,19 @@ class StoredPrediction:
     __pydantic_config__ = _NO_OTHER_KEYS
 
     model: str
-    probabilities: tuple[float, ...]
-    """By class, summing to one."""
+    values: tuple[float, ...]
+    """By class, summing to one; of other tasks by prediction column."""
     spread: tuple[float, ...] | None = None
-    """Standard deviation over the members of an ensemble, by class."""
+    """Standard deviation over the members of an ensemble, of each value."""
     scores: str | None = None
     """Path of the npz, relative to the folder, as are those of pictures."""
     heatmaps: dict[str, str] = field(default_factory=dict)
     """Paths of images by class; the key of the model's own score is "score"."""
+    members: tuple[tuple[float, ...], ...] = ()
+    """The values of each member; in results.json only if a prediction is a curve."""
     # The rest is only in the records of sacmil predict, not in results.json.
     hash: str = ""
     """SHA-256 of the model's weights."""
-    members: tuple[tuple[float, ...], ...] = ()
-    """The probabilities of each member, by class."""
     seconds: float = 0.0
     pictures: dict[str, str] = field(default_factory=dict)
     """Paths by kind, as draw_heatmap names them."""
@@ -73,6 +73,10 @@ class StoredPrediction:
     """Overlays by class, where the model scores tiles for each."""
     score_class: str | None = None
     """The class the pictures are about; None where one score is for all classes."""
+    normalization: str | None = None
+    """Of the scores in the pictures, by which their colors are explained."""
+    thresholds: tuple[float, ...] | None = None
+    """As in Prediction, in both files; None where nothing is calibrated."""
 
     @classmethod
     def from_prediction(cls, prediction: Prediction, model: ModelInfo, **files: Any) -> Self:
@@ -88,19 +92,19 @@ class StoredPrediction:
         return cls(
             model=model.name,
             hash=model.hash,
-            probabilities=tuple(prediction.probabilities.tolist()),
+            values=tuple(prediction.values.tolist()),
             members=tuple(tuple(row) for row in members.tolist()),
             spread=None if spread is None else tuple(spread.tolist()),
+            thresholds=prediction.thresholds or None,
             **files,
         )
 
-    def find_predicted_class(self, classes: Sequence[str]) -> str:
-        """Return the most probable class."""
-        return classes[max(range(len(classes)), key=lambda c: self.probabilities[c])]
 
-
-_RESULTS_KEYS = ("model", "probabilities", "spread", "scores", "heatmaps")
-"""Fields of a prediction in results.json."""
+_RESULTS_KEYS = ("model", "values", "spread", "scores", "heatmaps")
+"""Fields of a prediction in results.json; values of classes are called probabilities there."""
+_OPTIONAL_KEYS = ("thresholds", "members")
+CLASS_VALUES = "probabilities"
+"""Name of the values in files, where they are the probabilities of classes."""
 
 
 @dataclass(frozen=True)
@@ -129,15 +133,27 @@ class Results:
     __pydantic_config__ = _NO_OTHER_KEYS
 
     classes: tuple[str, ...]
+    """Names of the values: classes, or those of other tasks."""
     models: tuple[ModelInfo, ...]
     slides: tuple[SlideResult, ...]
+    task: TaskCard | None = None
+    """What is predicted; None means classes."""
 
 
 def write_results(folder: str | Path, results: Results) -> None:
     """Write results.json."""
     content = {"schema_version": SCHEMA_VERSION, **asdict(results)}
+    name = CLASS_VALUES if content["task"] is None else "values"
+    if content["task"] is None:
+        del content["task"]
     for slide in content["slides"]:
-        slide["answers"] = [{key: one[key] for key in _RESULTS_KEYS} for one in slide["answers"]]
+        slide["answers"] = [
+            {
+                **{name if key == "values" else key: one[key] for key in _RESULTS_KEYS},
+                **{key: one[key] for key in _OPTIONAL_KEYS if one[key]},
+            }
+            for one in slide["answers"]
+        ]
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     write_file(Path(folder) / RESULTS_FILE, text)
 
@@ -172,7 +188,7 @@ def parse_results(content: Any) -> Results:
     version = found.pop("schema_version", None)
     if version != SCHEMA_VERSION:
         raise ValueError(f"its schema version is {version!r}; expected {SCHEMA_VERSION}")
-    results = TypeAdapter(Results).validate_python(found)
+    results = TypeAdapter(Results).validate_python(rename_class_values(found))
     if len({slide.slide_id for slide in results.slides}) < len(results.slides):
         raise ValueError("a slide is listed twice")
     for slide in results.slides:
@@ -180,6 +196,27 @@ def parse_results(content: Any) -> Results:
         for prediction in slide.answers:
             _check_prediction(slide.slide_id, prediction, results)
     return results
+
+
+def rename_class_values(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the content with the values of classes under the name they have in memory."""
+    slides = found.get("slides")
+    if found.get("task") is not None or not isinstance(slides, list | tuple):
+        return found
+    return {**found, "slides": [_rename_in_slide(slide) for slide in slides]}
+
+
+def _rename_in_slide(slide: Any) -> Any:
+    answers = slide.get("answers") if isinstance(slide, dict) else None
+    if not isinstance(answers, list | tuple):
+        return slide
+    return {**slide, "answers": [_rename_in_answer(one) for one in answers]}
+
+
+def _rename_in_answer(answer: Any) -> Any:
+    if not isinstance(answer, dict) or CLASS_VALUES not in answer:
+        return answer
+    return {"values" if key == CLASS_VALUES else key: value for key, value in answer.items()}
 
 
 def _check_slide(slide: SlideResult) -> None:
@@ -195,12 +232,21 @@ def _check_prediction(slide_id: str, prediction: StoredPrediction, results: Resu
         raise ValueError(
             f"{slide_id} has a prediction of {prediction.model!r}, which is not among the models"
         )
-    given, spread, count = prediction.probabilities, prediction.spread, len(results.classes)
+    given, spread, count = prediction.values, prediction.spread, len(results.classes)
+    if results.task is not None:
+        if len(given) != count or not all(map(math.isfinite, given)):
+            raise ValueError(f"{slide_id} has the values {given}; expected {count} numbers")
     # not "any(p < 0)": NaN must not pass
-    if len(given) != count or not all(p >= 0 for p in given) or not abs(sum(given) - 1) < 1e-3:
+    elif len(given) != count or not all(p >= 0 for p in given) or not abs(sum(given) - 1) < 1e-3:
         raise ValueError(f"{slide_id} has probabilities {given} for {count} classes")
+    if any(len(row) != count or not all(map(math.isfinite, row)) for row in prediction.members):
+        raise ValueError(f"{slide_id} has members without {count} numbers each")
     if spread is not None and (len(spread) != count or not all(0 <= s < math.inf for s in spread)):
         raise ValueError(f"{slide_id} has a spread of {spread} for {count} classes")
+    thresholds = prediction.thresholds
+    expected = int(count == 2) if results.task is None else count
+    if thresholds and not (len(thresholds) == expected and all(map(math.isfinite, thresholds))):
+        raise ValueError(f"{slide_id} has the thresholds {thresholds}; expected {expected}")
     _check_paths(prediction.scores, *prediction.heatmaps.values())
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import math
 import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -23,7 +25,16 @@ import yaml
 
 from sacmil.atomic import atomic_write
 from sacmil.csv_text import escape_cells, restore_cells
-from sacmil.errors import RunError, check_type, suggest_names
+from sacmil.errors import RunError, check_type, list_names, suggest_names
+from sacmil.results.task_card import (
+    CLASSIFICATION,
+    EXPECTED_COLUMN,
+    PROBABILITY_PREFIX,
+    TASK_FILE,
+    TaskCard,
+    read_task_card,
+    write_task_card,
+)
 from sacmil.yaml_values import read_yaml
 
 if TYPE_CHECKING:
@@ -33,9 +44,11 @@ PREDICTIONS_FILE = "predictions.csv"
 _COMPRESSED = ".csv.gz"
 """End of the name of a compressed table."""
 _SPLITS = ("train", "val", "test")
-KEY_COLUMNS = ("slide_id", "patient_id", "split", "fold", "seed", "model", "label")
-"""Columns before the probabilities."""
-_INTEGER_COLUMNS = frozenset({"fold", "seed", "label"})
+ID_COLUMNS = ("slide_id", "patient_id", "split", "fold", "seed", "model")
+"""Columns before the targets and the predictions."""
+KEY_COLUMNS = (*ID_COLUMNS, "label")
+"""Columns before the probabilities of classes."""
+_INTEGER_COLUMNS = frozenset({"fold", "seed"})
 LOCALIZATION_FILE = "localisation_by_slide.csv"
 _CARD_FILE = "card.json"
 _CONFIG_FILE = "config.yaml"
@@ -89,6 +102,19 @@ class Run:
             return (values["model"],)
         return tuple(values) or tuple(dict.fromkeys(self.predictions.model.tolist()))
 
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """Requested seeds; empty if unknown."""
+        try:
+            found = json.loads((self.folder / _PROVENANCE_FILE).read_text(encoding="utf-8"))
+            return tuple(int(seed) for seed in found.get("seeds", ()))
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise RunError(
+                f"{self.folder / _PROVENANCE_FILE}: cannot be read ({error}); restore it"
+            ) from error
+
     @property
     def has_predictions(self) -> bool:
         """Whether a job is finished."""
@@ -109,10 +135,13 @@ class Run:
         import pandas
 
         found = self.predictions
-        columns: dict[str, Any] = {name: getattr(found, name) for name in KEY_COLUMNS}
-        columns["label"] = [found.classes[label] for label in found.label]
-        for number, name in enumerate(found.classes):
-            columns[f"p_{name}"] = found.probabilities[:, number]
+        columns: dict[str, Any] = {name: getattr(found, name) for name in ID_COLUMNS}
+        for number, name in enumerate(found.task.target_columns):
+            columns[name] = found.targets[:, number]
+        if levels := found.task.levels:
+            columns[found.task.target_columns[0]] = [levels[label] for label in found.label]
+        for number, name in enumerate(found.task.prediction_columns):
+            columns[name] = found.values[:, number]
         return pandas.DataFrame(columns)
 
     def model_folders(self, name: str | None = None) -> list[Path]:
@@ -155,7 +184,7 @@ def _read_config(file: Path) -> dict[str, Any]:
 class Predictions:
     """Predictions of models for labelled slides, one row each, as in predictions.csv."""
 
-    classes: tuple[str, ...]
+    task: TaskCard
     slide_id: npt.NDArray[np.str_]
     patient_id: npt.NDArray[np.str_]
     split: npt.NDArray[np.str_]
@@ -164,13 +193,37 @@ class Predictions:
     """Number of the split; it continues over repeats of cross-validation."""
     seed: npt.NDArray[np.int64]
     model: npt.NDArray[np.str_]
-    label: npt.NDArray[np.int64]
-    """Index into classes."""
-    probabilities: npt.NDArray[np.float64]
-    """(rows, C), each row summing to one."""
+    targets: npt.NDArray[np.float64]
+    """(rows, T), one column per target column; a class or level is its index, NaN is missing."""
+    values: npt.NDArray[np.float64]
+    """(rows, P), one column per prediction column."""
 
     def __len__(self) -> int:
         return len(self.slide_id)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes or levels."""
+        return self.task.levels
+
+    @property
+    def label(self) -> npt.NDArray[np.int64]:
+        """(rows,), index into classes; a copy, that cannot be written to."""
+        if not self.task.levels:
+            raise RunError(
+                f"predictions are of {self.task.description}, not of classes; use targets"
+            )
+        labels = self.targets[:, 0].astype(np.int64)
+        labels.flags.writeable = False
+        return labels
+
+    @property
+    def probabilities(self) -> npt.NDArray[np.float64]:
+        """(rows, C), of classes or labels."""
+        if not all(name.startswith(PROBABILITY_PREFIX) for name in self.task.prediction_columns):
+            names = ", ".join(self.task.prediction_columns)
+            raise RunError(f"predictions are {names}, which are not all probabilities; use values")
+        return self.values
 
     def select(self, rows: npt.NDArray[Any]) -> Self:
         """Return some of the rows, by mask or by index."""
@@ -178,51 +231,99 @@ class Predictions:
 
     @classmethod
     def from_rows(
-        cls, classes: Iterable[str], rows: Iterable[tuple[Any, ...]], probabilities: npt.ArrayLike
+        cls, task: TaskCard | Iterable[str], rows: Iterable[tuple[Any, ...]], values: npt.ArrayLike
     ) -> Self:
-        """Make a table of one tuple per row, in the order of KEY_COLUMNS, the label as index."""
+        """Make a table of one tuple per row.
+
+        Args:
+            task: or the names of the classes.
+            rows: the values of ID_COLUMNS, then the target: an index, a number, or several.
+            values: (rows, P), the predictions.
+        """
         listed = list(rows)
-        names = tuple(classes)
-        columns = zip(*listed, strict=True) if listed else ((),) * len(KEY_COLUMNS)
+        card = task if isinstance(task, TaskCard) else TaskCard.of_classes(task)
+        columns = zip(*listed, strict=True) if listed else ((),) * (len(ID_COLUMNS) + 1)
+        *ids, targets = columns
         typed: dict[str, Any] = {
             key: np.array(column, dtype=np.int64 if key in _INTEGER_COLUMNS else np.str_)
-            for key, column in zip(KEY_COLUMNS, columns, strict=True)
+            for key, column in zip(ID_COLUMNS, ids, strict=True)
         }
-        values = np.asarray(probabilities, dtype=np.float64).reshape(len(listed), len(names))
-        return cls(names, **typed, probabilities=values)
+        for name, array, width in (
+            ("targets", targets, len(card.target_columns)),
+            ("values", values, len(card.prediction_columns)),
+        ):
+            typed[name] = np.asarray(array, dtype=np.float64).reshape(len(listed), width)
+        return cls(card, **typed)
 
     @classmethod
     def concatenate(cls, tables: Iterable[Predictions]) -> Predictions:
-        """Join the rows of several tables, which must have the same classes."""
+        """Join the rows of several tables, which must have the same classes or targets."""
         listed = list(tables)
-        if len({table.classes for table in listed}) != 1:
-            raise RunError(
-                "predictions of different classes cannot be joined: found "
-                + "; ".join(sorted({", ".join(table.classes) for table in listed}))
-            )
+        check_same_task(table.task for table in listed)
         joined = {name: np.concatenate([getattr(p, name) for p in listed]) for name in _COLUMNS}
-        return cls(listed[0].classes, **joined)
+        return cls(listed[0].task, **joined)
 
 
-_COLUMNS = tuple(field.name for field in fields(Predictions) if field.name != "classes")
+def check_same_task(cards: Iterable[TaskCard]) -> None:
+    """Reject tables of predictions that cannot be joined.
+
+    Raises:
+        RunError: says what differs.
+    """
+    found = set(cards)
+    if len(found) == 1:
+        return
+    if all(card.is_classification for card in found):
+        names = "; ".join(sorted(", ".join(card.levels) for card in found))
+        raise RunError(f"predictions of different classes cannot be joined: found {names}")
+    names = "; ".join(sorted({card.description for card in found}))
+    if ";" not in names and (differing := _list_differing_columns(found)):
+        raise RunError(
+            f"predictions of {names} cannot be joined: only some have the columns "
+            f"{list_names(differing)}; expected runs with the same settings of the task, "
+            "such as `horizons`"
+        )
+    raise RunError(f"predictions of different targets cannot be joined: found {names}")
+
+
+def _list_differing_columns(cards: Iterable[TaskCard]) -> list[str]:
+    """Return the columns of predictions that not all of the tables have."""
+    each = [card.prediction_columns for card in cards]
+    every = dict.fromkeys(chain.from_iterable(each))
+    return [name for name in every if not all(name in columns for columns in each)]
+
+
+_COLUMNS = tuple(field.name for field in fields(Predictions) if field.name != "task")
 
 
 def write_predictions(path: str | Path, predictions: Predictions) -> None:
-    """Write predictions.csv with label names; probabilities are read back exactly.
+    """Write predictions.csv with names of classes; numbers are read back exactly.
+
+    Targets other than classes have a task.json beside it.
 
     Args:
         path: of the file; if it ends in .csv.gz, the file is compressed.
         predictions: the rows.
     """
+    task = predictions.task
+    write_task_card(Path(path).parent, task)
     compressed = str(path).endswith(_COMPRESSED)
     with atomic_write(path) as partial, _create_table(partial, compressed=compressed) as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*KEY_COLUMNS, *(f"p_{name}" for name in predictions.classes)])
+        columns = (*ID_COLUMNS, *task.target_columns, *task.prediction_columns)
+        writer.writerow(columns if task.is_classification else escape_cells(columns))
         for row in range(len(predictions)):
-            keys = [getattr(predictions, key)[row] for key in KEY_COLUMNS[:-1]]
-            label = predictions.classes[predictions.label[row]]
-            values = map(repr, predictions.probabilities[row].tolist())
-            writer.writerow([*escape_cells([*keys, label]), *values])
+            keys = [getattr(predictions, key)[row] for key in ID_COLUMNS]
+            targets = _format_targets(task, predictions.targets[row].tolist())
+            values = map(repr, predictions.values[row].tolist())
+            writer.writerow([*escape_cells([*keys, *targets]), *values])
+
+
+def _format_targets(task: TaskCard, targets: Sequence[float]) -> list[str]:
+    """Return the cells of one row; a missing target is empty."""
+    if task.levels:
+        return [task.levels[int(targets[0])]]
+    return ["" if math.isnan(value) else repr(value) for value in targets]
 
 
 @contextmanager
@@ -248,7 +349,35 @@ def read_predictions(path: str | Path) -> Predictions:
             f"{file}: does not exist; expected a finished run folder (sacmil train, sacmil "
             f"crossval) or a file such as {PREDICTIONS_FILE}"
         )
-    return _parse_predictions(file, *_read_table(file))
+    header, rows = _read_table(file)
+    task = read_task_card(file.parent)
+    if task is not None:
+        return _parse_task_predictions(file, task, header, rows)
+    if found := _describe_lost_task(file.parent, header):
+        raise RunError(
+            f"{file}: holds no predictions of classes ({found}), and {TASK_FILE} beside it is "
+            "missing; restore that file"
+        )
+    return _parse_predictions(file, header, rows)
+
+
+def _describe_lost_task(folder: Path, header: Sequence[str]) -> str:
+    """Return how it is known that a table without task.json is not one of classes; else ""."""
+    if header[-1:] == [EXPECTED_COLUMN] and header[-2].startswith(PROBABILITY_PREFIX):
+        return f"its last column is {EXPECTED_COLUMN!r}, as of levels"
+    cards = chain([folder / _CARD_FILE], folder.glob(f"*/seed_*/fold_*/{_CARD_FILE}"))
+    card = next((one for one in cards if one.is_file()), None)
+    kind = None if card is None else _read_kind(card)
+    return "" if kind in (None, CLASSIFICATION) else f"by {card}, a model for {kind}"
+
+
+def _read_kind(card: Path) -> str | None:
+    """Return what a model predicts by its card; None if it does not say, or cannot be read."""
+    try:
+        found = json.loads(card.read_text(encoding="utf-8"))["task"]["kind"]
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def _read_table(file: Path) -> tuple[list[str], list[list[str]]]:
@@ -268,8 +397,9 @@ def _parse_predictions(file: Path, header: list[str], rows: list[list[str]]) -> 
     if missing or len(classes) < 2 or "" in classes:
         lacking = ", ".join(missing) or "p_<class> columns"
         hint = f" (its header is {header[0]!r}: save it with commas)" if len(header) == 1 else ""
+        other = "" if {*ID_COLUMNS} & {*missing} else f"; or {TASK_FILE} beside it, of its run"
         raise RunError(
-            f"{file}: lacks {lacking}{hint}; expected {', '.join(KEY_COLUMNS)}, p_<class>…"
+            f"{file}: lacks {lacking}{hint}; expected {', '.join(KEY_COLUMNS)}, p_<class>…{other}"
         )
     if len(set(header)) < len(header):
         repeated = sorted({name for name in header if header.count(name) > 1})
@@ -295,13 +425,59 @@ def _parse_predictions(file: Path, header: list[str], rows: list[list[str]]) -> 
     return found
 
 
+def _parse_task_predictions(
+    file: Path, task: TaskCard, header: list[str], rows: list[list[str]]
+) -> Predictions:
+    """Parse predictions of other targets than classes."""
+    expected = [*ID_COLUMNS, *task.target_columns, *task.prediction_columns]
+    if header != expected:
+        raise RunError(
+            f"{file}: has the columns {', '.join(header)}; expected {', '.join(expected)}, by "
+            f"{TASK_FILE} beside it"
+        )
+    width = len(ID_COLUMNS)
+    keys, values = [], []
+    for number, row in enumerate(rows, start=2):
+        if not row:
+            continue
+        try:
+            if len(row) != len(header):
+                raise ValueError(f"{len(row)} cells under {len(header)} columns")
+            cells = row[width : width + len(task.target_columns)]
+            keys.append((*_parse_ids(row[:width]), _parse_targets(task, cells)))
+            values.append(_parse_finite(row[width + len(cells) :]))
+        except (ValueError, OverflowError) as error:
+            raise RunError(
+                f"{file}, line {number}: cannot be parsed ({error}); expected whole numbers for "
+                "fold and seed, and numbers for targets and predictions"
+            ) from error
+    found = Predictions.from_rows(task, keys, values)
+    _check_consistent(file, found)
+    return found
+
+
+def _parse_targets(task: TaskCard, cells: Sequence[str]) -> tuple[float, ...]:
+    if task.levels:
+        return (float(task.levels.index(cells[0])),)
+    known = iter(_parse_finite([text for text in cells if text]))
+    return tuple(next(known) if text else math.nan for text in cells)
+
+
+def _parse_finite(texts: Sequence[str]) -> list[float]:
+    values = [float(text) for text in texts]
+    if not all(map(math.isfinite, values)):
+        raise ValueError(f"{values} are not finite")
+    return values
+
+
 def _check_consistent(file: Path, predictions: Predictions) -> None:
     """Reject a slide with several patients, or with several labels for one model."""
-    for values, columns in (
-        ("patients", ("slide_id", "patient_id")),
-        ("labels", ("model", "slide_id", "label")),
+    slides = predictions.slide_id.tolist()
+    targets = [tuple(map(repr, row)) for row in predictions.targets.tolist()]
+    for values, listed in (
+        ("patients", (slides, predictions.patient_id.tolist())),
+        ("labels", (predictions.model.tolist(), slides, targets)),
     ):
-        listed = [getattr(predictions, name).tolist() for name in columns]
         pairs = {*zip(*listed, strict=True)}
         known = Counter(pair[:-1] for pair in pairs)
         for pair, count in known.items():
@@ -310,13 +486,17 @@ def _check_consistent(file: Path, predictions: Predictions) -> None:
 
 
 def _parse_keys(texts: list[str], classes: list[str]) -> tuple[Any, ...]:
-    slide, patient, split, fold, seed, model, label = texts
+    return (*_parse_ids(texts[:-1]), classes.index(texts[-1]))
+
+
+def _parse_ids(texts: list[str]) -> tuple[Any, ...]:
+    slide, patient, split, fold, seed, model = texts
     if not (slide and patient and model):
         raise ValueError("slide_id, patient_id or model is empty")
     if split.lower() not in _SPLITS:
         raise ValueError(f"split {split!r}, not one of {', '.join(_SPLITS)}")
     numbers = (np.int64(int(fold)), np.int64(int(seed)))
-    return slide, patient, split.lower(), *numbers, model, classes.index(label)
+    return slide, patient, split.lower(), *numbers, model
 
 
 def _parse_probabilities(texts: list[str]) -> list[float]:

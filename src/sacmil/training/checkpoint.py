@@ -40,7 +40,8 @@ class EpochMetrics:
     """Mean over the bags, summed over the model's losses."""
     lr: float
     val_loss: float | None
-    val_auc: float | None
+    val_metric: float | None
+    """The headline metric of the task; val_auc for classes."""
     seconds: float
 
 
@@ -155,8 +156,16 @@ def _deserialize_state(facts: dict[str, Any], tensors: State) -> TrainingState:
     for key, value in tensors.items():
         kind, _, name = key.partition(":")
         states[fields_by_kind[kind]][name] = value
-    history = [EpochMetrics(**line) for line in facts["history"]]
+    history = [_parse_epoch(line) for line in facts["history"]]
     return TrainingState(**facts | {"history": history}, **states)
+
+
+def _parse_epoch(line: dict[str, Any]) -> EpochMetrics:
+    """Return one line of the history; earlier versions knew only the AUC."""
+    if "val_auc" in line:
+        line = {**line, "val_metric": line["val_auc"]}
+        del line["val_auc"]
+    return EpochMetrics(**line)
 
 
 def _write_file(path: Path, tensors: State, facts: str) -> None:
@@ -171,10 +180,12 @@ class TrainingLog:
 
     Args:
         folder: of the job.
+        headline: name of the metric on the validation set.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, headline: str = "auc") -> None:
         self._path = folder / METRICS_FILE
+        self._names = {"val_metric": f"val_{headline}"}
         self._lines: list[EpochMetrics] = []
         self._written_at = -_MIN_WRITE_INTERVAL_S
         self._board: Any = _open_tensorboard(folder / "tensorboard")
@@ -192,17 +203,19 @@ class TrainingLog:
         """Log one epoch."""
         self._lines.append(metrics)
         if self._board:
-            for name in ("loss", "lr", "val_loss", "val_auc"):
+            for name in ("loss", "lr", "val_loss", "val_metric"):
                 value = getattr(metrics, name)
                 if value is not None:
-                    self._board.add_scalar(f"stage {metrics.stage}/{name}", value, metrics.epoch)
+                    tag = f"stage {metrics.stage}/{self._names.get(name, name)}"
+                    self._board.add_scalar(tag, value, metrics.epoch)
         if time.monotonic() - self._written_at >= _MIN_WRITE_INTERVAL_S:
             self._write_csv()
 
     def _write_csv(self) -> None:
         with atomic_write(self._path) as partial, partial.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([field.name for field in fields(EpochMetrics)])
+            names = [field.name for field in fields(EpochMetrics)]
+            writer.writerow([self._names.get(name, name) for name in names])
             for line in self._lines:
                 values = astuple(line)  # csv writes None as an empty cell
                 writer.writerow([f"{v:.6g}" if isinstance(v, float) else v for v in values])

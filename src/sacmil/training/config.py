@@ -2,12 +2,13 @@
 
 ::
 
-    model: sac_mil_local    a name of `sacmil models`
+    model: sac_mil_near_far a name of `sacmil models`
     options: {k: 16}        of its constructor
     recipe: standard        standard, paper, official, or another the model has
     training: {lr: 2e-4}    fields of the recipe to change
     seed: 0                 of initial weights and of the order of bags
     precision: float32      or bfloat16
+    task: {kind: regression, targets: ki67}    what to predict; read by the command line only
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from sacmil.models._registry import get_recipes, update_key, update_keys, update
 from sacmil.settings import Settings
 from sacmil.yaml_values import read_yaml
 
-DEFAULT_MODEL = "sac_mil_local"
-"""docs/results/default-model.md gives the reason for this choice."""
+DEFAULT_MODEL = "sac_mil_near_far"
+"""docs/results/near-and-far.md gives the reason for this choice."""
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -98,7 +99,7 @@ def resolve_configs(
     """Return the configuration of each model, from the arguments of train and cross_validate.
 
     Args:
-        models: names, or configurations by name; None takes those of config, or sac_mil_local.
+        models: names, or configurations by name; None takes those of config, or sac_mil_near_far.
         config: a YAML file or its values: one configuration for all models, or one for each.
         recipe: of all models.
         options: further settings for all models that have the key, ``model.key`` for one.
@@ -114,6 +115,7 @@ def resolve_configs(
         return _apply_overrides(dict(map(_get_named_values, models.items())), changes, argument)
     check_type("config", config, (str, Path, Mapping, type(None)), "a YAML file, or its values")
     values = read_config(config) if isinstance(config, str | Path) else dict(config or {})
+    values.pop("task", None)  # the dataset has it; the command line reads it from here
     names = _choose_models(models, values, argument)
     return _apply_overrides(_get_values_by_model(names, values), changes, argument)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import yaml
+from torch import Tensor
 
 from sacmil.atomic import atomic_write
 from sacmil.bag import Bag
@@ -23,7 +24,13 @@ from sacmil.card import CARD_FILE, anonymized_id, read_card
 from sacmil.cohorts.cohort import LabeledSlide
 from sacmil.cohorts.dataset import Dataset
 from sacmil.environment import list_versions, select_device
-from sacmil.errors import ConfigError, OptionError, RunError, SacMILError
+from sacmil.errors import (
+    ConfigError,
+    OptionError,
+    RunError,
+    SacMILError,
+    UnsupportedTaskError,
+)
 from sacmil.evaluation.localization import measure_slide_localization
 from sacmil.formats import read_bag
 from sacmil.models import MILModel, Output, create_model
@@ -37,6 +44,8 @@ from sacmil.results import (
     write_localization,
     write_predictions,
 )
+from sacmil.results.task_card import read_task_card
+from sacmil.tasks import Task
 from sacmil.training.bag_checks import read_width
 from sacmil.training.checkpoint import Checkpoint, EpochMetrics, TrainingLog
 from sacmil.training.config import TrainingConfig
@@ -76,7 +85,7 @@ class TrainingJob:
     name: str
     """Of the model in tables."""
     config: TrainingConfig
-    classes: tuple[str, ...]
+    task: Task
     fold: int
     train: tuple[TrainingBag, ...]
     val: tuple[TrainingBag, ...]
@@ -104,9 +113,12 @@ class TrainingJob:
     @property
     def fingerprint(self) -> str:
         """Hash of the configuration, the classes and the bags; not of the values of a recipe."""
+        card = self.task.card
+        of_task = {} if card.is_classification else {"task": [card.kind, card.settings]}
         facts = {
             "config": restore_old_names(self.config.to_dict()),
-            "classes": self.classes,
+            "classes": card.levels,
+            **of_task,
             "slides": [
                 [(source.slide.slide_id, source.slide.label, source.sha256) for source in side]
                 for side in (self.train, self.val, self.test)
@@ -124,9 +136,23 @@ class TrainingJob:
         if existing not in (None, self.fingerprint):
             raise RunError(
                 f"{self.folder}: holds another model, or one trained on other data or with other "
-                f"settings (see {CONFIG_FILE} there); choose another `out`, or remove that folder"
+                f"settings ({self._find_difference()}); choose another `out`, or remove that folder"
             )
         return finished
+
+    def _find_difference(self) -> str:
+        """Return which settings of the task differ from those of the folder's, or where to look."""
+        known = read_task_card(self.folder)
+        ours = self.task.card
+        where = f"see {CONFIG_FILE} there"
+        if known is None or known.kind != ours.kind:
+            return where if known is None else f"for {known.description}, now {ours.description}"
+        pairs = {name: (known.settings.get(name), now) for name, now in ours.settings.items()}
+        changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        if len(changed) > 1:
+            changed.pop("curve_times", None)  # follow from the horizons
+        texts = [f"`{name}` was {old}, now {now}" for name, (old, now) in changed.items()]
+        return ", ".join(texts) or where
 
 
 @dataclass(frozen=True)
@@ -144,15 +170,46 @@ def check_models(configs: Iterable[TrainingConfig], dataset: Dataset) -> None:
     dim = dataset.dim or read_width(next(iter(dataset.bags.values())))
     if dim is None:
         return  # check_and_hash_bags reports it, with all other unreadable bags
+    task = dataset.cohort.task
+    unsupported: dict[str, list[str]] = {}
     for config in configs:
-        options = {"num_classes": len(dataset.cohort.classes), **config.model_options()}
+        recipe = config.to_recipe()
+        task.check_training(
+            label_smoothing=recipe.label_smoothing, class_weights=recipe.class_weights
+        )
+        options = {"num_classes": task.outputs, **config.model_options()}
         model = create_meta_model(config.model, in_dim=dim, **options)
+        if reason := model.explain_unsupported(task):
+            unsupported.setdefault(reason, []).append(config.model)
+            continue
+        model.set_task(task)
         count = sum(parameter.numel() for parameter in model.parameters())
         if count > _MAX_PARAMETERS:
             raise OptionError(
                 f"{config.model} with these options has {count:,} parameters; expected at most "
                 f"{_MAX_PARAMETERS:,}: use narrower or fewer layers"
             )
+    if unsupported:
+        raise _make_unsupported_error(task, unsupported)
+
+
+def _make_unsupported_error(
+    task: Task, models: Mapping[str, Sequence[str]]
+) -> UnsupportedTaskError:
+    """Return one error for all models that cannot be trained for a task.
+
+    Args:
+        task: what was to be predicted.
+        models: names by the reason.
+    """
+    what = f"cannot be trained for {task.card.description}"
+    if sum(map(len, models.values())) == 1:
+        ((reason, (name,)),) = models.items()
+        other = "Use another model, such as sac_mil_near_far or abmil"
+        return UnsupportedTaskError(f"{name} {what}: {reason}. {other}")
+    listed = "\n".join(f"  - {', '.join(names)}: {reason}" for reason, names in models.items())
+    count = sum(map(len, models.values()))
+    return UnsupportedTaskError(f"{count} models {what}; leave them out:\n{listed}")
 
 
 def run_job(
@@ -179,7 +236,10 @@ def run_job(
     with atomic_write(job.folder / CONFIG_FILE) as partial:
         partial.write_text(yaml.safe_dump(job.config.to_dict(), sort_keys=False))
     runner = _JobRunner(job, device_config, read)
-    with TrainingLog(job.folder) as log, Checkpoint(job.folder / CHECKPOINT_FILE) as checkpoint:
+    with (
+        TrainingLog(job.folder, job.task.headline) as log,
+        Checkpoint(job.folder / CHECKPOINT_FILE) as checkpoint,
+    ):
 
         def log_and_report(metrics: EpochMetrics) -> None:
             log.log_epoch(metrics)
@@ -197,10 +257,24 @@ class _JobRunner:
         self.device = select_device(device_config.device)
         self.precision = _check_precision(job.config, self.device)
         self.first_bag = read(Path(job.train[0].path))
-        options = {"num_classes": len(job.classes), **job.config.model_options()}
+        self.task = self._fit_task()
+        options = {"num_classes": self.task.outputs, **job.config.model_options()}
         torch.manual_seed(job.config.seed)
         model = create_model(job.config.model, in_dim=self.first_bag.dim, **options)
+        model.set_task(self.task)
         self.model = model.to(self.device)
+
+    def _fit_task(self) -> Task:
+        """Return the task with what it learns from the targets of the training set."""
+        job, recipe = self.job, self.job.config.to_recipe()
+        slides = [bag.slide for bag in job.training_set]
+        if job.task.learns_by_patient:
+            slides = list({slide.patient_id: slide for slide in slides}.values())
+        return job.task.fitted(
+            np.array([slide.targets for slide in slides], dtype=np.float64),
+            label_smoothing=recipe.label_smoothing,
+            class_weights=recipe.class_weights,
+        )
 
     def train(self, checkpoint: Checkpoint, on_epoch: Callable[[EpochMetrics], None]) -> FitResult:
         job = self.job
@@ -209,6 +283,7 @@ class _JobRunner:
                 self.model,
                 self._make_loader(job.training_set),
                 job.config.to_recipe(),
+                task=self.task,
                 validation=self._make_loader(job.validation_set),
                 seed=job.config.seed,
                 precision=self.precision,
@@ -224,18 +299,53 @@ class _JobRunner:
 
     def _make_loader(self, bags: Sequence[TrainingBag], **changes: Any) -> SampleLoader:
         settings = {"device": self.device, "cache": self.device_config.cache, "read": self.read}
-        paths, labels = [Path(bag.path) for bag in bags], [bag.slide.label for bag in bags]
-        return SampleLoader(self.model, paths, labels, **settings | changes)
+        paths = [Path(bag.path) for bag in bags]
+        targets = np.array([bag.slide.targets for bag in bags], dtype=np.float64)
+        return SampleLoader(self.model, paths, targets, task=self.task, **settings | changes)
+
+    def _calibrate_task(self, model: MILModel) -> None:
+        """Let the task learn from the outputs of the trained model for its training set."""
+        outputs: list[Tensor] = []
+        sums: list[Tensor] = []
+        bags = self.job.training_set
+
+        def keep(output: Output) -> None:
+            outputs.append(output.logits.float().cpu())
+            if output.class_scores is not None and not model.scores_are_logits:
+                sums.append(output.class_scores.float().sum(0).cpu())
+
+        samples = self._make_loader(bags, read_once=True)
+        predict_samples(
+            model,
+            samples,
+            self.precision,
+            task=self.task,
+            on_output=keep,
+        )
+        self.task = self.task.calibrated(
+            torch.stack(outputs).double().numpy(),
+            samples.targets,
+            [bag.slide.patient_id for bag in bags],
+            torch.stack(sums).double().numpy() if sums else None,
+        )
+        model.task = self.task
 
     def test_and_write(self, fitted: FitResult) -> None:
         job = self.job
-        files = serialize_model(fitted.model, job.classes, self._make_notes(fitted))
+        if self.task.needs_training_rows:
+            self._calibrate_task(fitted.model)
+        notes, classes = self._make_notes(fitted), job.task.levels or None
+        files = serialize_model(fitted.model, classes, notes, task=self.task)
         with atomic_write(job.folder / WEIGHTS) as partial:
             partial.write_bytes(files[WEIGHTS])
         recorder = LocalizationRecorder(job, self.read)
-        validated = self._predict_split(fitted.model, "val", job.validation_set)
-        tested = self._predict_split(fitted.model, "test", job.test, recorder)
-        predictions = Predictions.concatenate([validated, tested])
+        known = job.training_set if self.task.needs_training_rows else ()
+        predicted = [
+            self._predict_split(fitted.model, "train", known),
+            self._predict_split(fitted.model, "val", job.validation_set),
+            self._predict_split(fitted.model, "test", job.test, recorder),
+        ]
+        predictions = Predictions.concatenate(predicted)
         write_predictions(job.folder / PREDICTIONS_FILE, predictions)
         if recorder.rows:
             write_localization(job.folder / LOCALIZATION_FILE, recorder.rows)
@@ -251,21 +361,21 @@ class _JobRunner:
     ) -> Predictions:
         job = self.job
         rows = [
-            (s.slide_id, s.patient_id, split, job.fold, job.config.seed, job.name, s.label)
+            (s.slide_id, s.patient_id, split, job.fold, job.config.seed, job.name, s.targets)
             for s, _, _ in bags
         ]
         if not bags:
-            return Predictions.from_rows(job.classes, (), ())
+            return Predictions.from_rows(job.task.card, (), ())
         read, on_output = (recorder.read, recorder.add) if recorder else (self.read, None)
-        samples = self._make_loader(bags, cache="none", read=read)
-        found = predict_samples(model, samples, self.precision, on_output=on_output)
-        for (slide_id, *_), probabilities in zip(rows, found, strict=True):
-            if not np.isfinite(probabilities).all():
+        samples = self._make_loader(bags, read_once=True, read=read)
+        found = predict_samples(model, samples, self.precision, task=self.task, on_output=on_output)
+        for (slide_id, *_), values in zip(rows, found, strict=True):
+            if not np.isfinite(values).all():
                 raise SacMILError(
-                    f"{slide_id}: the model predicts {probabilities.tolist()}; expected "
-                    "probabilities: check the features of this bag for extreme values"
+                    f"{slide_id}: the model predicts {values.tolist()}; expected finite numbers: "
+                    "check the features of this bag for extreme values"
                 )
-        return Predictions.from_rows(job.classes, rows, found)
+        return Predictions.from_rows(job.task.card, rows, found)
 
     def _make_notes(self, fitted: FitResult) -> dict[str, Any]:
         job = self.job
@@ -281,7 +391,11 @@ class _JobRunner:
                 "epoch": fitted.best_epoch,
                 "epochs": fitted.history[-1].epoch,
                 "fingerprint": job.fingerprint,
-                "slides": {"train": len(job.train), "val": len(job.val), "test": len(job.test)},
+                "slides": {
+                    "train": len(job.training_set),
+                    "val": len(job.validation_set),
+                    "test": len(job.test),
+                },
                 "seen": sorted(seen),
                 "device": str(self.device),
                 "versions": list_versions(),
@@ -338,12 +452,14 @@ class LocalizationRecorder:
         """Measure the output of the next slide."""
         slide, path, _ = next(self._bags)
         labels = self._labels.pop(path, None)
-        if labels is None:
+        column = self._job.task.find_true_column(slide.targets)
+        if labels is None or column is None:
             return
-        scores, by_class = output.scores, output.class_scores
-        if by_class is not None and by_class.shape[1] > 1:
-            scores = by_class[:, slide.label]
+        scores = output.scores.float().cpu().numpy()
+        if output.class_scores is not None and output.class_scores.shape[1] > 1:
+            by_class = output.class_scores.float().cpu().numpy()
+            scores = self._job.task.combine_scores(by_class)[:, column]
         job = (self._job.fold, self._job.config.seed, self._job.name)
         keys = (slide.slide_id, slide.patient_id, *job)
-        found = measure_slide_localization(keys, scores.float().cpu().numpy(), labels)
+        found = measure_slide_localization(keys, scores, labels)
         self.rows.append(found)

@@ -21,7 +21,7 @@ from sacmil.training.config import TrainingConfig, read_config
 
 CONFIG_FILE = "config.yaml"
 PROVENANCE_FILE = "provenance.json"
-_MISMATCH_WORDS = {"cohort": "another cohort", "folds": "other folds"}
+_MISMATCH_WORDS = {"cohort": "another cohort or for another task", "folds": "other folds"}
 """How an error describes each mismatch."""
 
 Facts = dict[str, Any]
@@ -54,12 +54,17 @@ def _check_is_run_folder(out: Path) -> None:
     """Reject a folder of something else, but accept what a run killed at its start left."""
     if (out / PROVENANCE_FILE).is_file() or not out.exists():
         return
-    foreign = [file.name for file in out.iterdir() if file.name not in ("splits", ".run.lock")]
+    foreign = [file.name for file in out.iterdir() if not _is_of_start(file.name)]
     if foreign:
         raise RunError(
             f"{out}: holds {foreign[0]} and is no run folder (no {PROVENANCE_FILE}); choose "
             "another `out`"
         )
+
+
+def _is_of_start(name: str) -> bool:
+    """Whether a file is what a run writes first."""
+    return name in ("splits", ".run.lock") or name.startswith(f".{PROVENANCE_FILE}.")
 
 
 def _write_provenance(

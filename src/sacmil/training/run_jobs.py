@@ -216,8 +216,9 @@ class EpochMonitor:
     def report_epoch(self, job: TrainingJob, metrics: EpochMetrics) -> None:
         """Report an epoch."""
         stage = f", stage {metrics.stage + 1}" if metrics.stage else ""
-        val_auc = f", val AUC {metrics.val_auc:.3f}" if metrics.val_auc is not None else ""
-        note = f"loss {metrics.loss:.4f}{val_auc}"
+        value, title = metrics.val_metric, job.task.metrics[job.task.headline].title
+        validated = f", val {title} {value:.3f}" if value is not None else ""
+        note = f"loss {metrics.loss:.4f}{validated}"
         self._on_progress(f"training {job.name}{stage}", metrics.epoch, job.epochs, note)
 
     def finish_job(self, job: TrainingJob) -> None:

@@ -24,6 +24,7 @@ from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.split_cohort import FoldChoice, split_cohort
 from sacmil.cohorts.splits import Fold, make_training_only_fold
 from sacmil.errors import (
+    CohortError,
     CohortWarning,
     ConfigError,
     OptionError,
@@ -42,7 +43,8 @@ from sacmil.results import (
     write_localization,
     write_predictions,
 )
-from sacmil.results.run import natural_sort_key
+from sacmil.results.run import check_same_task, natural_sort_key
+from sacmil.results.task_card import read_task_card
 from sacmil.training.bag_checks import check_and_hash_bags
 from sacmil.training.config import (
     DEFAULT_MODEL,
@@ -51,6 +53,7 @@ from sacmil.training.config import (
     TrainingConfig,
     resolve_configs,
 )
+from sacmil.training.fit import find_validation_problem
 from sacmil.training.job import TrainingJob, check_models, list_labeled_bags
 from sacmil.training.loading import CacheMode
 from sacmil.training.run_folder import open_run, write_configs
@@ -89,7 +92,7 @@ def train(
 
     Args:
         dataset: the slides with their labels and bags.
-        model: a name or a configuration. None takes that of ``config``, or sac_mil_local.
+        model: a name or a configuration. None takes that of ``config``, or sac_mil_near_far.
         out: the run folder, which becomes a model folder.
         folds: number of folds to make, or the folds, or a file or folder of splits; 5 if not given.
         fold: number of the fold to test on; 0 if not given.
@@ -153,7 +156,7 @@ def cross_validate(
     Args:
         dataset: the slides with their labels and bags.
         models: a name, several, or configurations by name; None takes those of ``config``, or
-            sac_mil_local.
+            sac_mil_near_far.
         out: the run folder.
         folds: number of folds to make, or the folds, or a file or folder of splits.
         seeds: number of seeds, counted from the configuration's seed, or the seeds.
@@ -175,7 +178,7 @@ def cross_validate(
         >>> with TemporaryDirectory() as folder:
         ...     data = Dataset(write_synthetic_cohort(synthetic, folder), f"{folder}/bags")
         ...     cross_validate(data, folds=2, out=f"{folder}/run", options={"epochs": 1}).models
-        ('sac_mil_local',)
+        ('sac_mil_near_far',)
     """
     _check_dataset(dataset)
     folder = to_output_folder(out)
@@ -209,6 +212,11 @@ class RunPlan:
     fold: int | None = None
     """The only fold to train, in the run folder itself; None trains all, each in its folder."""
 
+    @property
+    def fold_numbers(self) -> Sequence[int]:
+        """Numbers of the folds to train."""
+        return range(len(self.folds)) if self.fold is None else (self.fold,)
+
 
 @contextmanager
 def open_jobs(
@@ -222,11 +230,26 @@ def open_jobs(
     """
     _check_names(plan.configs)
     check_models(plan.configs.values(), plan.dataset)
+    _check_training_sets(plan)
+    _check_validation_sets(plan)
     command = "crossval" if plan.fold is None else "train"
     with open_run(plan.out, plan.dataset.cohort, plan.folds, command, plan.seeds):
         hashes = check_and_hash_bags(plan.out, plan.dataset.bags, on_progress)
         jobs = list(make_jobs(replace(plan, dataset=plan.dataset.with_hashes(hashes))))
-        yield jobs, [job for job in jobs if not job.is_finished()]  # raises on a different job
+        pending = [job for job in jobs if not job.is_finished()]  # raises on a different job
+        _check_task_of_run(plan)
+        yield jobs, pending
+
+
+def _check_task_of_run(plan: RunPlan) -> None:
+    """Reject a model whose predictions could not be joined with those in the run folder."""
+    known = read_task_card(plan.out)
+    if known is None:
+        return
+    try:
+        check_same_task([known, plan.dataset.cohort.task.card])
+    except RunError as error:
+        raise RunError(f"{plan.out}: {error}; to keep both, choose another `out`") from error
 
 
 def make_jobs(plan: RunPlan) -> Iterator[TrainingJob]:
@@ -235,9 +258,8 @@ def make_jobs(plan: RunPlan) -> Iterator[TrainingJob]:
     Args:
         plan: with the hashes of its dataset.
     """
-    numbers = range(len(plan.folds)) if plan.fold is None else (plan.fold,)
     for seed in plan.seeds:
-        for number in numbers:
+        for number in plan.fold_numbers:
             train, val, test = (list_labeled_bags(plan.dataset, s) for s in plan.folds[number])
             for name, config in plan.configs.items():
                 folder = plan.out / name / f"seed_{seed}" / f"fold_{number}"
@@ -245,12 +267,40 @@ def make_jobs(plan: RunPlan) -> Iterator[TrainingJob]:
                     folder=folder if plan.fold is None else plan.out,
                     name=name,
                     config=config.replace(seed=seed),
-                    classes=plan.dataset.cohort.classes,
+                    task=plan.dataset.cohort.task,
                     fold=number,
                     train=train,
                     val=val,
                     test=test,
                 )
+
+
+def _check_training_sets(plan: RunPlan) -> None:
+    """Reject training sets that the task cannot learn from, before any model is trained."""
+    cohort = plan.dataset.cohort
+    monitors = {config.to_recipe().monitor for config in plan.configs.values()}
+    problems = []
+    for number in plan.fold_numbers:
+        fold = plan.folds[number]
+        sets = [fold.train + (fold.val if one == "last" else ()) for one in sorted(monitors)]
+        targets = [cohort.restrict_to(slide_ids).learned_targets for slide_ids in sets]
+        found = [text for one in targets for text in cohort.task.find_fitting_problems(one)]
+        problems += [f"fold {number}: {text}" for text in dict.fromkeys(found)]
+    if problems:
+        raise CohortError("splits", problems)
+
+
+def _check_validation_sets(plan: RunPlan) -> None:
+    """Reject validation sets that cannot choose an epoch, before any model is trained."""
+    cohort = plan.dataset.cohort
+    recipes = [config.to_recipe() for config in plan.configs.values()]
+    problems = []
+    for number in plan.fold_numbers:
+        targets = cohort.restrict_to(plan.folds[number].val).targets
+        found = [find_validation_problem(one, cohort.task, targets) for one in recipes]
+        problems += [f"fold {number}: {text}" for text in dict.fromkeys(filter(None, found))]
+    if problems:
+        raise CohortError("splits", problems)
 
 
 def _check_dataset(dataset: Dataset) -> None:

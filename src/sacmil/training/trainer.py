@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,19 @@ from torch.optim import Adam, AdamW, Optimizer, RAdam
 
 from sacmil.models import MILModel, Output, Recipe, Sample
 from sacmil.models._recipe import Lookahead
+from sacmil.tasks import Task
 
 _SLOW_WEIGHTS_PREFIX = "slow weights/"
+
+
+class Bags(Protocol):
+    """The bags of a step; they may be read anew whenever they are iterated over."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield each."""
 
 
 class Trainer:
@@ -24,7 +35,8 @@ class Trainer:
     Args:
         model: trained in place.
         recipe: how to train.
-        class_weights: (C,), factors of the loss by class.
+        task: what is predicted, with what it learned from the training set; None means classes,
+            without smoothing and weights.
         precision: of matrix products; autocast is off with float32.
     """
 
@@ -33,12 +45,12 @@ class Trainer:
         model: MILModel,
         recipe: Recipe,
         *,
-        class_weights: Tensor | None = None,
+        task: Task | None = None,
         precision: torch.dtype = torch.float32,
     ) -> None:
         self.model = model
         self.recipe = recipe
-        self.class_weights = class_weights
+        self.task = task or model.known_task
         self.precision = precision
         self.lr_at = make_lr_schedule(recipe)
         self.parameter_groups = model.parameter_groups()
@@ -63,34 +75,44 @@ class Trainer:
         if self.slow_weights:
             self.slow_weights.load_state_dict(select_prefix(state, _SLOW_WEIGHTS_PREFIX))
 
-    def step(self, samples: Sequence[Sample], epoch: float = 0.0) -> dict[str, Tensor]:
+    def step(self, samples: Bags, epoch: float = 0.0) -> dict[str, Tensor]:
         """Take one step on some bags and return the mean of each loss, left on the device.
 
         Args:
-            samples: the bags of one step, ``accumulate`` of the recipe.
+            samples: the bags of one step, ``accumulate`` of the recipe. If the task needs a batch
+                they are read twice, so that a single one has to be in memory.
             epoch: epochs done so far, with fractions; sets the learning rate.
         """
         for optimizer in self.optimizers.values():
             set_learning_rate(optimizer, self.lr_at(epoch))
         return self.update_weights(samples)
 
-    def update_weights(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
+    def update_weights(self, samples: Bags) -> dict[str, Tensor]:
         """Take one step without changing the learning rate."""
         self.model.train()
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
-        losses = [self._backward(sample, len(samples)) for sample in samples]
+        if self.task.needs_batch:
+            losses = [self._backward_batch(samples)]
+            if not any(p.grad is not None for p in self.model.parameters()):
+                return losses[0]  # nothing to learn, such as no event: no step either
+        else:
+            losses = [self._backward(sample, len(samples)) for sample in samples]
         self._clip_gradients()
         for optimizer in self.optimizers.values():
             optimizer.step()
         if self.slow_weights:
             self.slow_weights.step()
-        return {group: torch.stack([each[group] for each in losses]).mean() for group in losses[0]}
+        return average_losses(losses)
 
     @torch.inference_mode()
-    def predict_probabilities(self, sample: Sample) -> Tensor:
-        """Return the probabilities of a bag."""
-        return self.model.probabilities(compute_output(self.model, sample, self.precision)).float()
+    def predict(self, sample: Sample) -> Tensor:
+        """Return the predictions for a bag."""
+        output = compute_output(self.model, sample, self.precision)
+        return self.model.activate(output, self.task).float()
+
+    def release(self) -> None:
+        """Free memory that only further steps need."""
 
     def _backward(self, sample: Sample, count: int) -> dict[str, Tensor]:
         losses = self._compute_losses(self._drop_instances(sample))
@@ -103,30 +125,43 @@ class Trainer:
             )
         return {group: loss.detach() for group, loss in losses.items()}
 
+    def _backward_batch(self, samples: Bags) -> dict[str, Tensor]:
+        """Add the gradient of a loss over several bags, with one bag in memory at a time.
+
+        The outputs of all bags give the gradient of the loss with respect to each. Then every bag
+        is computed again, with the same random numbers, and takes its part.
+        """
+        states, outputs, prepared = [], [], []
+        for sample in samples:
+            states.append(_get_random_state(sample.features.device))
+            with torch.no_grad():
+                logits = self._compute_logits(self._drop_instances(sample))
+            outputs.append(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+            prepared.append(sample.target)
+        batch = torch.stack(outputs).requires_grad_()
+        loss = self.task.batch_loss(batch, torch.stack(prepared))
+        (group,) = self.parameter_groups  # models with losses of their own reject such a task
+        (gradients,) = torch.autograd.grad(loss, batch)
+        if gradients.any():
+            chosen = [p for p in self.parameter_groups[group].values() if p.requires_grad]
+            for sample, state, gradient in zip(samples, states, gradients, strict=True):
+                _set_random_state(state, sample.features.device)
+                logits = self._compute_logits(self._drop_instances(sample))
+                torch.autograd.backward(logits, gradient.to(logits), inputs=chosen)
+        return {group: loss.detach()}
+
+    def _compute_logits(self, sample: Sample) -> Tensor:
+        half = self.precision != torch.float32
+        with torch.autocast(sample.features.device.type, self.precision, enabled=half):
+            output: Output = self.model(sample.features, sample.coords, sample.plan)
+        return output.logits
+
     def _compute_losses(self, sample: Sample) -> dict[str, Tensor]:
         half = self.precision != torch.float32
         with torch.autocast(sample.features.device.type, self.precision, enabled=half):
             output = self.model(sample.features, sample.coords, sample.plan)
-            losses = self._smooth_losses(output, sample.target)
-        if self.class_weights is None:
-            return losses
-        weight = self.class_weights[sample.target]
-        return {group: weight * loss for group, loss in losses.items()}
-
-    def _smooth_losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
-        """Return the expected losses if the label is random with probability ``label_smoothing``.
-
-        For a cross-entropy this is label smoothing. It needs nothing but the model's losses.
-        """
-        losses, share = self.model.losses(output, target), self.recipe.label_smoothing
-        if not share:
-            return losses
-        classes = range(max(self.model.num_classes, 2))
-        each_class = [self.model.losses(output, torch.full_like(target, c)) for c in classes]
-        return {
-            group: (1 - share) * loss + share * torch.stack([x[group] for x in each_class]).mean()
-            for group, loss in losses.items()
-        }
+            compute = partial(self.model.losses, output, task=self.task)
+            return self.task.total_losses(compute, sample.target)
 
     def _drop_instances(self, sample: Sample) -> Sample:
         """Return the bag after instance dropout; at least one instance remains."""
@@ -151,6 +186,13 @@ class Trainer:
             nn.utils.clip_grad_norm_(chosen, norm)
 
 
+def average_losses(losses: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean of each loss over bags; of one bag without any work on a GPU."""
+    if len(losses) == 1:
+        return losses[0]
+    return {group: torch.stack([each[group] for each in losses]).mean() for group in losses[0]}
+
+
 def compute_output(
     model: MILModel, sample: Sample, precision: torch.dtype = torch.float32
 ) -> Output:
@@ -164,6 +206,21 @@ def compute_output(
     # Probabilities in half precision would not sum to one.
     extras = {name: value.float() for name, value in (output.extras or {}).items()}
     return output._replace(logits=output.logits.float(), extras=extras)
+
+
+_RandomState = tuple[Tensor, Tensor | None]
+"""Of the CPU, and of the GPU if there is one."""
+
+
+def _get_random_state(device: torch.device) -> _RandomState:
+    on_gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return torch.get_rng_state(), on_gpu
+
+
+def _set_random_state(state: _RandomState, device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)
 
 
 def make_optimizer(parameters: Mapping[str, nn.Parameter], recipe: Recipe) -> Optimizer:

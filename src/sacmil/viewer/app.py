@@ -7,14 +7,32 @@ by /api/results; no URL contains a file path. An invalid request or file returns
 ::
 
     GET /                             the page; /assets/… and the other files of its build
-    GET /api/results                  title, classes: [name],
-                                      models: [{name, hash, members}],
+    GET /api/results                  title, models: [{name, hash, members}],
+                                      task: kind of target, classes: [name] of the values,
+                                      levels: [name] of which one is predicted, or empty,
+                                      choices: [name] of all that predictions list,
+                                      score_names: [name] of the scores by class,
+                                      score_names_title: what these are, such as Classes,
+                                      has_classes: whether levels have no order,
+                                      are_probabilities: whether choices lie in 0 to 1,
+                                      are_percentages: whether they do, and are shown in percent
+                                        without being probabilities of what is predicted,
+                                      diverging: whether scores by class add to a value or take
+                                        from it,
+                                      score_effects: {name: [text, text]|null}, what tiles do
+                                        whose scores are above zero, and below,
                                       colors: [[r, g, b]] x 256, the lowest score first,
+                                      diverging_colors: likewise x 257, zero in the middle,
                                       slides: [{slide_id, label|null, size: [w, h]|null, mpp|null,
                                         zoomable: bool, reason: message|null,
                                         thumbnail: bool, truth: bool,
-                                        predictions: [{model: m, probabilities: [p],
-                                          spread: [s]|null, predicted: name of a class,
+                                        predictions: [{model: m, values: [v], spread: [s]|null,
+                                          choices: [{name, value, spread|null}], the most
+                                            important first,
+                                          predicted: text, headline: text with numbers,
+                                          curve: {x_title, y_title, x: [], y: [] in 0 to 1,
+                                            members: [y], ticks: [x], text, note}|null,
+                                          score_name: whose scores are shown by default,
                                           has_scores: bool}]}]
     GET /api/slides/n                 size: [w, h]|null, mpp|null, tile: 256, levels: count,
                                       zoomable, reason, bounds: [x, y]|null

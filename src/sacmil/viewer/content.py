@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from sacmil.errors import SacMILError
-from sacmil.heatmap.colors import COLOR_SCALE
+from sacmil.heatmap.colors import COLOR_SCALE, DIVERGING_COLOR_SCALE
+from sacmil.heatmap.curves import DrawnCurve
 from sacmil.results import SlideResult, StoredPrediction, read_results
+from sacmil.tasks import Classification, from_card
 from sacmil.viewer.allowed_paths import (
     AllowedPath,
     Resolve,
@@ -103,6 +105,11 @@ class ResultsApi:
     ) -> None:
         self._folder = Path(folder)
         self._results = read_results(folder)
+        self._task = (
+            from_card(self._results.task)
+            if self._results.task
+            else Classification(self._results.classes)
+        )
         self._root = self._folder.resolve()
         self._locator = SlideLocator(self._folder, [Path(each) for each in slide_folders])
         self._processes = processes or SlideProcesses()
@@ -161,9 +168,9 @@ class ResultsApi:
         name = models[model].name
         stored = next((each.scores for each in slide.answers if each.model == name), None)
         path = self._find_file(stored, "heatmap of this model")
-        classes = self._results.classes
+        names = self._task.score_names
         return self._cache.get(
-            ("scores", path), lambda: self._document_processes.call(pack_scores, path, classes)
+            ("scores", path), lambda: self._document_processes.call(pack_scores, path, names)
         )
 
     def interrupt(self) -> None:
@@ -190,13 +197,41 @@ class ResultsApi:
 
     def _describe_results(self) -> dict[str, Any]:
         resolve = make_folder_resolver()
+        task = self._task
+        slides = [self._describe_slide(slide, resolve) for slide in self._results.slides]
         return {
             "title": self._root.name,
             "classes": list(self._results.classes),
+            "task": task.kind,
+            "levels": list(task.levels),
+            "choices": self._list_choice_names(slides),
+            "score_names": list(task.score_names),
+            "score_names_title": task.names_title,
+            "has_classes": task.has_classes,
+            "are_probabilities": task.are_probabilities,
+            "are_percentages": task.are_percentages,
+            "diverging": task.diverging_scores,
+            "score_effects": {name: task.describe_effects(name) for name in task.score_names},
             "models": [asdict(model) for model in self._results.models],
             "colors": COLOR_SCALE.tolist(),
-            "slides": [self._describe_slide(slide, resolve) for slide in self._results.slides],
+            "diverging_colors": DIVERGING_COLOR_SCALE.tolist(),
+            "slides": slides,
         }
+
+    def _list_choice_names(self, slides: list[dict[str, Any]]) -> list[str]:
+        """Return the names of all choices, in the order of the values."""
+        found = (c["name"] for s in slides for p in s["predictions"] for c in p["choices"])
+        used = dict.fromkeys(found)
+        names = [name for name in self._name_values() if name in used]
+        return names + [name for name in used if name not in names]
+
+    def _name_values(self) -> tuple[str, ...]:
+        """Return the names of the values as choices have them.
+
+        The score names, if there is one for each value; otherwise their own names.
+        """
+        names = self._task.score_names
+        return names if len(names) == len(self._results.classes) else self._task.value_names
 
     def _describe_slide(self, slide: SlideResult, resolve: Resolve) -> dict[str, Any]:
         """Return a slide as listed, and why it cannot be shown as far as known unopened."""
@@ -218,11 +253,19 @@ class ResultsApi:
         }
 
     def _describe_prediction(self, found: StoredPrediction, resolve: Resolve) -> dict[str, Any]:
+        summary = self._task.describe(found)
+        spread = dict(zip(self._name_values(), found.spread or (), strict=False))
+        choices = [{**c._asdict(), "spread": spread.get(c.name)} for c in summary.values]
+        curve = DrawnCurve.from_prediction(self._task, found)
         return {
             "model": [model.name for model in self._results.models].index(found.model),
-            "probabilities": found.probabilities,
+            "values": found.values,
             "spread": found.spread,
-            "predicted": found.find_predicted_class(self._results.classes),
+            "choices": choices,
+            "predicted": summary.predicted,
+            "headline": summary.headline,
+            "curve": None if curve is None else curve._asdict(),
+            "score_name": self._task.score_names[summary.score_column],
             "has_scores": self._has_file(found.scores, resolve),
         }
 

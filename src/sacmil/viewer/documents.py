@@ -47,15 +47,20 @@ def pack_truth(allowed_path: AllowedPath) -> bytes:
         raise RunError(f"{allowed_path.path.name}: holds a number that is not finite") from error
 
 
-def pack_scores(allowed_path: AllowedPath, classes: Sequence[str]) -> bytes:
-    """Return a model's scores of a slide as gzipped JSON, every number as exact as in the file."""
+def pack_scores(allowed_path: AllowedPath, names: Sequence[str]) -> bytes:
+    """Return a model's scores of a slide as gzipped JSON, every number as exact as in the file.
+
+    Args:
+        allowed_path: of the npz.
+        names: of the columns of scores by class.
+    """
     _check_unpacked_size(allowed_path)
     found = read_scores(allowed_path.path)
     by_class = found.class_scores
-    if by_class is not None and by_class.shape[1] != len(classes):
+    if by_class is not None and by_class.shape[1] != len(names):
         raise RunError(
-            f"{allowed_path.path.name}: has scores of {by_class.shape[1]} classes; expected "
-            f"{len(classes)}, as in results.json"
+            f"{allowed_path.path.name}: has {by_class.shape[1]} columns of scores; expected "
+            f"{len(names)} ({', '.join(names)}), as in results.json"
         )
     values = _to_numbers(found.scores)
     number = found.score_class
@@ -67,10 +72,8 @@ def pack_scores(allowed_path: AllowedPath, classes: Sequence[str]) -> bytes:
             "scores": values,
             "class_scores": None
             if by_class is None
-            else {name: _to_numbers(by_class[:, c]) for c, name in enumerate(classes)},
-            "score_class": classes[number]
-            if number is not None and number < len(classes)
-            else None,
+            else {name: _to_numbers(by_class[:, c]) for c, name in enumerate(names)},
+            "score_class": names[number] if number is not None and number < len(names) else None,
             "low": min(values, default=None),
             "high": max(values, default=None),
         }

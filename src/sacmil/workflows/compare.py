@@ -15,12 +15,13 @@ from sacmil.evaluation.comparison import (
     is_significant,
     list_conclusions,
 )
-from sacmil.evaluation.localization import compare_localization
-from sacmil.evaluation.metrics import LOCALIZATION_TITLES, METRIC_TITLES, METRICS, list_metrics
+from sacmil.evaluation.localization import LOCALIZATION_TITLES, compare_localization
 from sacmil.evaluation.report import Report, write_report_folder
-from sacmil.evaluation.summary import DEFAULT_METRICS, check_level_and_draws
+from sacmil.evaluation.summary import check_level_and_draws
 from sacmil.evaluation.table_format import TableStyle
 from sacmil.results import LOCALIZATION_FILE, Predictions, SlideLocalization
+from sacmil.tasks import from_card
+from sacmil.workflows.calibrate import calibrate_runs
 from sacmil.workflows.runs import ModelResults, RunPath, read_run_results
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class Comparison(ModelResults):
         Args:
             style: number format of tables.
         """
-        return self._build_report(style, comparisons=self.pairs, metric=self.metric)
+        content = {"comparisons": self.pairs, "metric": self.metric, "warnings": self.warnings}
+        return self._build_report(style, **content)
 
     def write_report(self, folder: str | Path, *, style: TableStyle | None = None) -> Path:
         """Write report.html, tables and plots to a folder; return the path of the page."""
@@ -71,12 +73,13 @@ class Comparison(ModelResults):
 def compare(
     runs: RunPath | Sequence[RunPath],
     *,
-    metric: str = "auc",
+    metric: str | None = None,
     against: str | None = None,
     metrics: str | Sequence[str] | None = None,
     level: float = 0.95,
     draws: int = 2000,
     seed: int = 0,
+    calibrated: bool = False,
 ) -> Comparison:
     """Compare all models of one or several runs, tested on the same patients and folds.
 
@@ -85,12 +88,14 @@ def compare(
 
     Args:
         runs: a run, its folder, its predictions.csv, or several of these.
-        metric: metric to compare, such as auc, or one of localisation.
+        metric: metric to compare, such as auc, or one of localisation; None means the headline.
         against: compare the other models with this one only.
-        metrics: metrics of the summary; the default is accuracy, AUC, F1 and the compared one.
+        metrics: metrics of the summary; the default is those of the task and the compared one.
         level: confidence level; a difference is significant if p < 1 - level.
         draws: number of resamples of patients.
         seed: of the resampling.
+        calibrated: whether to apply the temperatures and thresholds of sacmil.calibrate, each
+            fold's own.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -106,22 +111,27 @@ def compare(
     """
     resampling: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
     check_level_and_draws(**resampling)
-    if metric not in METRIC_TITLES:
-        hint = suggest_names(metric, METRIC_TITLES)
-        raise ConfigError(f"there is no metric {metric!r}; expected the name of one metric, {hint}")
-    found = read_run_results("Comparison", list_paths("runs", runs, "run"))
+    paths = list_paths("runs", runs, "run")
+    found = read_run_results("Comparison", paths)
+    if calibrated:
+        found |= calibrate_runs(paths)
     predictions, localization = found["predictions"], found["localization"]
+    task = from_card(predictions.task)
+    metric = metric or task.headline
+    if metric not in (known := (*task.metrics, *LOCALIZATION_TITLES)):
+        hint = suggest_names(metric, known)
+        raise ConfigError(f"there is no metric {metric!r}; expected the name of one metric, {hint}")
     _check_models(metric, predictions, localization)
     if metric in LOCALIZATION_TITLES:
         pairs = compare_localization(localization, metric=metric, against=against, **resampling)
     else:
         pairs = compare_models(predictions, metric=metric, against=against, **resampling)
-    extra = (metric,) if metric in METRICS else ()
-    default = tuple(dict.fromkeys((*DEFAULT_METRICS, *extra)))
+    extra = (metric,) if metric in task.metrics else ()
+    default = tuple(dict.fromkeys((*task.default_metrics, *extra)))
     return Comparison(
         metric=metric,
         pairs=pairs,
-        metrics=default if metrics is None else list_metrics(metrics),
+        metrics=default if metrics is None else task.list_metrics(metrics),
         **found,
         **resampling,
     )

@@ -75,16 +75,16 @@ from sacmil.synthetic.slides import (
     write_slide,
 )
 from sacmil.synthetic.slides.layout import MPP
-from sacmil.training.config import TrainingConfig
+from sacmil.tasks import Classification
+from sacmil.training.config import DEFAULT_MODEL, TrainingConfig
 from sacmil.training.train import cross_validate
 from sacmil.workflows.inputs import WorkflowCallbacks
 from sacmil.workflows.predict import predict_slides
 from sacmil.workflows.runs import read_run_settings
 from sacmil.workflows.slide_pictures import write_thumbnail
 
-DEMO_MODEL = "sac_mil_near_far"
-"""The preset of SAC-MIL that learns the task from these few slides."""
-EXPORTED_MODELS = (DEMO_MODEL, "abmil")
+TASK = Classification(CLASSES)
+EXPORTED_MODELS = (DEFAULT_MODEL, "abmil")
 """Models that are exported, drawn and shown in the viewer."""
 
 _QUICK_LAYOUT = LayoutSettings(
@@ -100,7 +100,7 @@ _QUICK_LAYOUT = LayoutSettings(
     lymphocytes=(60, 100),
 )
 _MODEL_OPTIONS: dict[str, dict[str, Any]] = {
-    DEMO_MODEL: {},
+    DEFAULT_MODEL: {},
     "transmil": {"dim": 64, "heads": 4},
     "abmil": {"hidden": 64, "attention_dim": 32},
     "mean_pool": {"hidden": 64},
@@ -109,7 +109,7 @@ _NUM_NEW_SLIDES = 2
 """Number of unlabelled slides."""
 _DRAWING_LIMIT_S = 600.0
 """Seconds to draw one slide."""
-_MAX_SERIAL_EPOCHS = 5
+MAX_SERIAL_EPOCHS = 5
 """Maximum number of epochs for which starting processes takes longer than training."""
 _PARITY_SIZES = (1, 17, 300)
 """Sizes of bags on which an export is compared with torch: about those of the demonstration."""
@@ -164,24 +164,24 @@ class DemoFolder:
         self.out, self.page, self.results = out, out / "index.html", out / "results"
         self.slides, self.truth = self.results / "slides", self.results / "truth"
 
-    def claim(self, settings: DemoSettings) -> None:
-        """Reserve the folder for these settings; reject a folder with other contents."""
-        stored, wanted = self.out / "settings.json", settings.to_json()
-        if stored.is_file():
-            found = stored.read_text(encoding="utf-8", errors="replace")
-            if found != wanted:
-                raise RunError(
-                    f"{self.out}: holds a demonstration with other settings (see {stored.name}); "
-                    "choose another `out`, or remove that folder"
-                )
-            return
-        foreign = sorted(file.name for file in self.out.glob("*") if file.name[0] != ".")
-        if foreign:
+
+def claim_folder(out: Path, settings: str) -> None:
+    """Reserve the folder for these settings; reject a folder with other contents."""
+    stored = out / "settings.json"
+    if stored.is_file():
+        if stored.read_text(encoding="utf-8", errors="replace") != settings:
             raise RunError(
-                f"{self.out}: holds {foreign[0]} and is not a demonstration; choose another `out`"
+                f"{out}: holds a demonstration with other settings (see {stored.name}); "
+                "choose another `out`, or remove that folder"
             )
-        with atomic_write(stored) as partial:
-            partial.write_text(wanted, encoding="utf-8")
+        return
+    foreign = sorted(file.name for file in out.glob("*") if file.name[0] != ".")
+    if foreign:
+        raise RunError(
+            f"{out}: holds {foreign[0]} and is not a demonstration; choose another `out`"
+        )
+    with atomic_write(stored) as partial:
+        partial.write_text(settings, encoding="utf-8")
 
 
 class DemoBags(NamedTuple):
@@ -207,7 +207,7 @@ def run_demo(
     check_matplotlib("the demonstration's report")
     folder = DemoFolder(out)
     with exclusive(out, purpose="demonstration"):
-        folder.claim(settings)
+        claim_folder(out, settings.to_json())
         demo = DemoRun(folder, settings, callbacks or WorkflowCallbacks())
         demo.run()
         write_page(demo)
@@ -287,7 +287,7 @@ class DemoRun:
         run, settings = self.folder.out / "run", self.settings
         before = len(_list_finished_jobs(run))
         configs = settings.make_configs()
-        parallel = settings.epochs > _MAX_SERIAL_EPOCHS
+        parallel = settings.epochs > MAX_SERIAL_EPOCHS
         workers = min(count_cores(), len(configs)) if parallel else 1
         validated = cross_validate(
             Dataset(cohort, self.bags.files),
@@ -358,9 +358,8 @@ class DemoRun:
         )
         for failure in predicted.failures:
             raise RunError(failure.reason)
-        classes = predicted.classes
         return {
-            record.slide_id: f"{one.find_predicted_class(classes)} {max(one.probabilities):.2f}"
+            record.slide_id: predicted.task.describe(one).headline
             for record in predicted.records
             for one in record.select_models(predicted.models)
         }
@@ -484,7 +483,7 @@ class DemoRun:
             for one in slide.answers:
                 if one.model == model and one.scores:
                     scores = read_scores(self.folder.results / one.scores)
-                    predicted = one.find_predicted_class(CLASSES)
+                    predicted = TASK.describe(one).predicted
                     shown = select_scores(scores, CLASSES, predicted=predicted)
                     found[slide.slide_id] = shown.scores.scores
         return found
@@ -499,7 +498,7 @@ class DemoRun:
                 source, fold = synthetic[slide.slide_id], fold_of[slide.slide_id]
                 keys = (slide.slide_id, source.patient_id, "test", fold, self.settings.seed)
                 rows.append((*keys, prediction.model, source.label))
-                probabilities.append(prediction.probabilities)
+                probabilities.append(prediction.values)
         return Predictions.from_rows(results.classes, rows, probabilities)
 
 

@@ -12,12 +12,11 @@ from sacmil.arguments import ProgressCallback, ignore_progress, list_paths
 from sacmil.card import CARD_FILE
 from sacmil.cohorts.bags import BagIndex, Folders
 from sacmil.cohorts.dataset import Dataset
-from sacmil.errors import OptionError, RunError, check_type
+from sacmil.errors import OptionError, RunError, check_type, format_count
 from sacmil.evaluation.comparison import PairComparison, compare_models
-from sacmil.evaluation.metrics import list_metrics
 from sacmil.evaluation.report import Report, write_report_folder
-from sacmil.evaluation.summary import DEFAULT_METRICS, check_level_and_draws
-from sacmil.evaluation.table_format import TableStyle, format_count
+from sacmil.evaluation.summary import check_level_and_draws
+from sacmil.evaluation.table_format import TableStyle
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,
@@ -25,6 +24,8 @@ from sacmil.results import (
     write_localization,
     write_predictions,
 )
+from sacmil.tasks import from_card
+from sacmil.workflows.calibrate import calibrate_runs
 from sacmil.workflows.inputs import check_output_folder
 from sacmil.workflows.predict_dataset import (
     EvaluationFailure,
@@ -46,8 +47,6 @@ class Evaluation(ModelResults):
     """Predictions of models, their metrics, and slides that failed."""
 
     failures: list[EvaluationFailure] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    """Reasons why metrics may mislead; each is also a CohortWarning."""
 
     def to_frame(self) -> pandas.DataFrame:
         """Return a pandas frame with a row per model and metric."""
@@ -105,11 +104,12 @@ def evaluate(
     dataset: Dataset | None = None,
     *,
     bags: Folders | None = None,
-    metrics: str | Sequence[str] = DEFAULT_METRICS,
+    metrics: str | Sequence[str] | None = None,
     level: float = 0.95,
     draws: int = 2000,
     seed: int = 0,
     device: str = "cpu",
+    calibrated: bool = False,
     out: str | Path | None = None,
     on_progress: ProgressCallback = ignore_progress,
 ) -> Evaluation:
@@ -121,11 +121,13 @@ def evaluate(
         dataset: slides to predict; its classes must be among those of the models, in any order. A
             bad bag does not stop the others, see ``Evaluation.failures``.
         bags: without a dataset: folders of labelled bags, to measure the runs' localisation again.
-        metrics: names, such as auc; or all.
+        metrics: names, such as auc; or all; None means those of the task's tables.
         level: confidence level of the intervals.
         draws: number of resamples of patients.
         seed: of the resampling.
         device: auto, cpu, cuda:0, …
+        calibrated: whether to apply the temperatures and thresholds of sacmil.calibrate; of runs
+            each fold's own. Reports then have a table of operating points.
         out: folder to write the predictions on the dataset to, as soon as they are made.
         on_progress: called with (task, done, total).
 
@@ -142,28 +144,34 @@ def evaluate(
         [['a', 'auc', 1.0], ['b', 'auc', 1.0]]
     """
     check_level_and_draws(level=level, draws=draws, seed=seed)
-    chosen = list_metrics(metrics)
     listed = list_paths("runs", runs_or_models, "run")
     if dataset is None:
         if out is not None:
             raise OptionError("`out` is for predictions on a `dataset`; give one, or leave it out")
-        found = _read_evaluation(listed, bags, device, on_progress)
+        found = _read_evaluation(listed, bags, device, on_progress, calibrated=calibrated)
     else:
         check_type("dataset", dataset, Dataset, "sacmil.Dataset(cohort, bags)")
+        dataset.cohort.task.list_metrics(metrics)  # before slides are predicted
         if bags is not None:
             raise OptionError("`bags` is for runs; the `dataset` has its own, leave `bags` out")
         folder = None if out is None else check_output_folder(out)
         models = [model for path in listed for model in _list_models(path)]
-        predicted = predict_dataset(models, dataset, device, on_progress)
-        described = describe_runs("Evaluation", models, f"{len(dataset)} slides")
+        predicted = predict_dataset(models, dataset, device, on_progress, calibrated=calibrated)
+        described = describe_runs("Evaluation", models, format_count(len(dataset), "slide"))
         found = Evaluation(**predicted, **described)
         if folder is not None:  # write first what took longest to compute
             _write_predictions(folder, found)
+    chosen = from_card(found.predictions.task).list_metrics(metrics)
     return replace(found, metrics=chosen, level=level, draws=draws, seed=seed)
 
 
 def _read_evaluation(
-    paths: list[Path], bags: Folders | None, device: str, on_progress: ProgressCallback
+    paths: list[Path],
+    bags: Folders | None,
+    device: str,
+    on_progress: ProgressCallback,
+    *,
+    calibrated: bool,
 ) -> Evaluation:
     for path in paths:
         if (path / CARD_FILE).is_file() and not (path / PREDICTIONS_FILE).is_file():
@@ -175,7 +183,8 @@ def _read_evaluation(
         index = BagIndex(bags)
         for path in paths:
             measure_run_localization(path, index, device=device, progress=on_progress)
-    return Evaluation(**read_run_results("Evaluation", paths))
+    found = Evaluation(**read_run_results("Evaluation", paths))
+    return replace(found, **calibrate_runs(paths)) if calibrated else found
 
 
 def _list_models(path: Path) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from sacmil.heatmap.annotations import check_can_draw
 from sacmil.heatmap.canvas import SINGLE_SLIDE_SUFFIXES
 from sacmil.results import InstanceScores, Prediction
 from sacmil.slides.search import find_slides
+from sacmil.tasks import Task
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.inputs import (
     INPUT_ERRORS,
@@ -61,12 +63,13 @@ def draw_heatmaps(
     *,
     slides: str | Path | None = None,
     classes: Sequence[str] = (),
-    normalization: heatmap.Normalization = "rank",
+    normalization: heatmap.Normalization | None = None,
     geojson: bool = False,
     csv: bool = False,
     top: int = 8,
     truth: str | Path | None = None,
     allow_mismatch: bool = False,
+    calibrated: bool = False,
     device: str = "cpu",
     on_progress: ProgressCallback = ignore_progress,
 ) -> HeatmapSummary:
@@ -78,12 +81,14 @@ def draw_heatmaps(
         out: folder for the images.
         slides: folder of the slides; without it, maps are on white and show no tiles.
         classes: classes whose scores to draw; by default the predicted one, if scores are by class.
-        normalization: of the overlay per slide: raw, minmax or rank.
+        normalization: of the overlay per slide: raw, minmax or rank, which is the default. Scores
+            that add to a value or take from it have colours around zero and take none.
         geojson: also write tiles for QuPath.
         csv: also write a table of the tiles.
         top: number of top tiles.
         truth: annotations, a file or folder; a slide without one uses the labels in its bag.
         allow_mismatch: also draw bags whose encoder or tile size differs from the model's.
+        calibrated: whether to apply the temperatures and thresholds of sacmil.calibrate.
         device: auto, cpu, cuda:0, …
         on_progress: called with (task, done, total).
 
@@ -111,7 +116,7 @@ def draw_heatmaps(
         allow_mismatch=allow_mismatch,
     )
     found = drawer.collect_bags(list_paths("bags", bags))
-    drawer.load(to_path("model", model, MODEL_PATH), device, slides)
+    drawer.load(to_path("model", model, MODEL_PATH), device, slides, calibrated=calibrated)
     return drawer.run(found, on_progress)
 
 
@@ -121,7 +126,7 @@ class _HeatmapDrawer:
 
     out: Path
     classes: tuple[str, ...]
-    normalization: heatmap.Normalization
+    normalization: heatmap.Normalization | None
     geojson: bool
     csv: bool
     top: int
@@ -141,29 +146,57 @@ class _HeatmapDrawer:
         _check_truth(self.truth, len(bags))
         return bags
 
-    def load(self, model: Path, device: str, slides: str | Path | None) -> None:
+    def load(
+        self, model: Path, device: str, slides: str | Path | None, *, calibrated: bool
+    ) -> None:
         self.slides = {} if slides is None else _slides_by_name(Path(slides))
-        self.ensemble = load_ensemble(model, device=device)
+        self.ensemble = load_ensemble(model, device=device, calibrated=calibrated)
+        self.words = heatmap.ScoreWords.from_task(self.ensemble.task)
         for which in self.classes:
-            if which not in self.ensemble.classes:
-                hint = suggest_names(which, self.ensemble.classes)
+            if which not in (names := self.ensemble.task.score_names):
+                hint = suggest_names(which, names)
                 raise ConfigError(f"{self.ensemble.path}: has no class {which!r}; {hint}")
         self.requirements = InputRequirements.from_card(self.ensemble.card, str(model))
 
     def run(self, bags: Sequence[Path], on_progress: ProgressCallback) -> HeatmapSummary:
-        summary = self.summary
+        summary, all_scored = self.summary, self._score_bags(bags, on_progress)
+        if (first := next(all_scored, None)) is None:
+            return summary
+        self._check_can_show(first[1])  # a wrong call leaves no folder
         with exclusive(self.out, purpose="heatmap"):
-            for done, path in enumerate(bags, start=1):
+            for path, scored in chain([first], all_scored):
                 try:
-                    scored = self._score_bag(path)
                     written = [*self._draw_pictures(scored), *self._write_tables(scored)]
                     summary.written[scored.bag.slide_id] = written
                 except ConfigError:  # an error of the call, not of this bag
                     raise
                 except INPUT_ERRORS as error:
                     summary.failures[path] = describe_error(error)
-                on_progress("heatmaps", done, len(bags))
         return summary
+
+    def _score_bags(
+        self, bags: Sequence[Path], on_progress: ProgressCallback
+    ) -> Iterator[tuple[Path, _ScoredBag]]:
+        """Score one bag after the other; a bag that fails is recorded and left out."""
+        for done, path in enumerate(bags, start=1):
+            try:
+                scored = self._score_bag(path)
+            except ConfigError:
+                raise
+            except INPUT_ERRORS as error:
+                self.summary.failures[path] = describe_error(error)
+            else:
+                yield path, scored
+            on_progress("heatmaps", done, len(bags))
+
+    def _check_can_show(self, scored: _ScoredBag) -> None:
+        """Reject a class without scores, and a normalization that the scores do not take."""
+        names, predicted = self.ensemble.task.score_names, self._name_predicted(scored.prediction)
+        for which in self.classes or (None,):
+            shown = heatmap.select_scores(
+                scored.scores, names, predicted=predicted, class_name=which
+            )
+            shown.choose_normalization(self.normalization, self.words)
 
     def _score_bag(self, path: Path) -> _ScoredBag:
         bag = read_bag(path)
@@ -191,10 +224,11 @@ class _HeatmapDrawer:
                 self.out,
                 bag.slide_id,
                 scored.scores,
-                classes=self.ensemble.classes,
+                classes=self.ensemble.task.score_names,
                 class_name=which,
-                predicted=scored.prediction.predicted_class,
+                predicted=self._name_predicted(scored.prediction),
                 normalization=self.normalization,
+                words=self.words,
                 slide=slide,
                 mpp=bag.mpp,
                 slide_size=bag.slide_size,
@@ -217,12 +251,13 @@ class _HeatmapDrawer:
         """Write GeoJSON and CSV of every score, coloured by the first given or predicted class."""
         bag, classes, predicted = (
             scored.bag,
-            self.ensemble.classes,
-            scored.prediction.predicted_class,
+            self.ensemble.task.score_names,
+            self._name_predicted(scored.prediction),
         )
         which = self.classes[0] if self.classes else None
         shown = heatmap.select_scores(scored.scores, classes, predicted=predicted, class_name=which)
-        how, stem = self.normalization, heatmap.safe_file_name(bag.slide_id)
+        stem = heatmap.safe_file_name(bag.slide_id)
+        how = shown.choose_normalization(self.normalization, self.words)
         values = heatmap.normalize_scores(shown.scores.scores, how)
         columns = _make_columns(scored.scores, classes, values, shown.class_name, how)
         common: dict[str, Any] = {"normalization": how, "measurements": columns}
@@ -242,11 +277,19 @@ class _HeatmapDrawer:
         return SCORE_NAMES.get(self.ensemble.card.model, "score")
 
     def _describe_prediction(self, prediction: Prediction) -> str:
-        """Return the model's name and its probabilities of the slide."""
-        pairs = zip(self.ensemble.classes, prediction.probabilities.tolist(), strict=True)
-        probabilities = ", ".join(f"{name} {p:.2f}" for name, p in pairs)
+        """Return the model's name and its prediction for the slide."""
+        task: Task = self.ensemble.task
+        pairs = zip(task.value_names, prediction.values.tolist(), strict=True)
+        values = task.describe(prediction).headline
+        if task.are_probabilities:
+            values = ", ".join(f"{each} {value:.2f}" for each, value in pairs)
         kind, name = self.ensemble.card.model, self.ensemble.name
-        return f"{kind if kind == name else f'{kind} ({name})'} · {probabilities}"
+        return f"{kind if kind == name else f'{kind} ({name})'} · {values}"
+
+    def _name_predicted(self, prediction: Prediction) -> str:
+        """Return the name of the scores that belong to the prediction."""
+        task: Task = self.ensemble.task
+        return task.score_names[task.describe(prediction).score_column]
 
 
 def _check_truth(path: Path | None, bags: int) -> None:

@@ -18,6 +18,7 @@ from sacmil.limits import BAG_LIMIT_S
 from sacmil.results import InstanceScores, ModelInfo, Prediction, StoredPrediction, write_scores
 from sacmil.results.prediction import average_predictions, combine_hashes
 from sacmil.slides.search import find_slides
+from sacmil.tasks import Task
 from sacmil.workflows.input_requirements import InputRequirements, extract_missing
 from sacmil.workflows.inputs import (
     BagReading,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 class PredictionSummary:
     """Predictions and failures of the items."""
 
-    classes: tuple[str, ...]
+    task: Task
     models: tuple[ModelInfo, ...]
     records: list[SlidePredictions]
     failures: list[PredictionFailure]
@@ -61,7 +62,7 @@ class PredictionSummary:
         """Return a pandas frame with a row per slide and model."""
         import pandas
 
-        header, *rows = make_table(self.classes, self.models, self.records)
+        header, *rows = make_table(self.task, self.models, self.records)
         spreads = dict.fromkeys((name for name in header if name.startswith("spread_")), float)
         frame = pandas.DataFrame(rows, columns=header).astype(spreads)
         return frame.drop(columns=["model_hash", "encoder", "seconds"])
@@ -82,6 +83,7 @@ def predict_slides(
     encoder_weights: str | Path | None = None,
     download: bool = False,
     limit_s: float = BAG_LIMIT_S,
+    calibrated: bool = False,
     on_progress: ProgressCallback = ignore_progress,
     track_extraction: ExtractionTracker | None = None,
 ) -> PredictionSummary:
@@ -101,6 +103,7 @@ def predict_slides(
         encoder_weights: file of the encoder's weights.
         download: whether to download the encoder's weights.
         limit_s: seconds to read one bag.
+        calibrated: whether to apply the temperatures and thresholds of sacmil.calibrate.
         on_progress: called with (task, done, total).
         track_extraction: called with the number of slides; returns a context for their progress.
 
@@ -121,7 +124,7 @@ def predict_slides(
     if not limit_s > 0:
         raise OptionError(f"`limit_s` is {limit_s}; expected seconds above 0")
     found, folder = _find_inputs(items, Path(out)), PredictionFolder(Path(out))
-    loaded = _LoadedModels.load(list_paths("models", models), device)
+    loaded = _LoadedModels.load(list_paths("models", models), device, calibrated=calibrated)
     callbacks = WorkflowCallbacks(on_progress=on_progress, track_extraction=track_extraction)
     settings = BagSettings(device, slide_mpp, encoder, encoder_weights, download, allow_mismatch)
     run = _PredictionRun(folder, loaded, settings, callbacks, limit_s)
@@ -147,8 +150,8 @@ class _LoadedModels(NamedTuple):
     """Models in the tables; with several, their ensemble is last."""
 
     @classmethod
-    def load(cls, paths: Sequence[Path], device: str) -> _LoadedModels:
-        ensembles = load_ensembles(paths, device=device)
+    def load(cls, paths: Sequence[Path], device: str, *, calibrated: bool) -> _LoadedModels:
+        ensembles = load_ensembles(paths, device=device, calibrated=calibrated)
         models = [ModelInfo(one.name, one.hash, len(one.members)) for one in ensembles]
         if len(models) > 1:
             combined = combine_hashes([model.hash for model in models])
@@ -156,8 +159,9 @@ class _LoadedModels(NamedTuple):
         return cls(ensembles, InputRequirements.from_ensembles(ensembles), tuple(models))
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        return self.ensembles[0].classes
+    def task(self) -> Task:
+        task: Task = self.ensembles[0].task
+        return task
 
     def was_trained_on(self, slide_id: str) -> bool:
         """Whether a member was trained on the slide, according to its card."""
@@ -174,7 +178,9 @@ class _LoadedModels(NamedTuple):
             predictions.append(ensemble.predict(bag))
             yield model, predictions[-1], time.perf_counter() - started
         if len(predictions) > 1:
-            yield self.models[-1], average_predictions(predictions), time.perf_counter() - begun
+            find_column = self.ensembles[0].find_score_column
+            mean = average_predictions(predictions, find_column)
+            yield self.models[-1], mean, time.perf_counter() - begun
 
 
 @dataclass(frozen=True)
@@ -203,11 +209,11 @@ class _PredictionRun:
         if report:
             self._write_reports(records)
         models = self.models
-        return PredictionSummary(models.classes, models.models, records, self.failures, removed)
+        return PredictionSummary(models.task, models.models, records, self.failures, removed)
 
     def _write_tables(self, records: Sequence[SlidePredictions]) -> None:
         models = self.models
-        write_tables(self.folder, models.classes, models.models, records, self.failures)
+        write_tables(self.folder, models.task, models.models, records, self.failures)
 
     def _add_failure(self, item: str | Path, reason: str) -> None:
         self.failures.append(PredictionFailure(make_printable_path(item), reason))
@@ -247,7 +253,8 @@ class _PredictionRun:
             record is not None
             and path.is_file()
             and record.bag == BagFile.from_path(path)
-            and record.classes == models.classes
+            and record.classes == models.task.value_names
+            and (record.task is None) == models.task.has_classes
             and (self.settings.allow_mismatch or not record.mismatches)
             and len(record.select_models(models.models)) == len(models.models)
         )
@@ -264,7 +271,8 @@ class _PredictionRun:
             slide_id=name,
             item=item,
             bag=file,
-            classes=self.models.classes,
+            classes=self.models.task.value_names,
+            task=None if self.models.task.has_classes else self.models.task.card,
             instances=len(bag),
             encoder=bag.encoder.name if bag.encoder else None,
             patch_um=None if bag.patch_size_um is None else float(bag.patch_size_um),
@@ -321,7 +329,7 @@ class _PredictionRun:
         if record.slide == slide and all(one.pictures for one in wanted):
             return record
         try:
-            drawn = draw_slide_pictures(self.folder, record, wanted, slide)
+            drawn = draw_slide_pictures(self.folder, record, wanted, slide, self.models.task)
         except SacMILError as error:
             return replace(record, warnings=(*record.warnings, f"no heatmap: {error}"))
         except OSError as error:  # such as a full disk, which is no fault of this slide
@@ -335,7 +343,7 @@ class _PredictionRun:
 
         facts = [ModelSummary.from_ensemble(one) for one in self.models.ensembles]
         for record in self.callbacks.track("writing pages", records):
-            write_slide_report(self.folder, record, self.models.models, facts)
+            write_slide_report(self.folder, record, self.models.models, facts, self.models.task)
 
 
 def _check_is_utf8(path: Path) -> None:

@@ -22,6 +22,7 @@ from sacmil.deploy.load import LoadedModel, load_ensemble
 from sacmil.environment import select_device
 from sacmil.errors import CohortWarning, InputError, RunError, SacMILError
 from sacmil.evaluation.localization import measure_slide_localization
+from sacmil.evaluation.operating_points import AppliedCalibration
 from sacmil.formats import read_bag
 from sacmil.results import (
     LOCALIZATION_FILE,
@@ -31,6 +32,8 @@ from sacmil.results import (
     read_predictions,
     write_localization,
 )
+from sacmil.tasks import from_card
+from sacmil.tasks.calibration import Calibration, check_can_calibrate, list_threshold_columns
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.runs import make_distinct_names
 
@@ -52,10 +55,26 @@ class _EvaluatedModel(NamedTuple):
     """One of the models, prepared for the cohort."""
 
     ensemble: LoadedModel
-    class_columns: list[int]
-    """Its column of the cohort's first, second, … class."""
+    columns: list[int]
+    """Its column of the cohort's first, second, … class, or other prediction column."""
     requirements: InputRequirements
     """Bags it accepts."""
+    calibrations: Sequence[Calibration] = ()
+    """Of its members, if they are applied."""
+
+    def calibrate(self, prediction: Prediction) -> Floats:
+        """Return the values, calibrated if requested: each member's before the mean."""
+        members = prediction.values[None] if prediction.members is None else prediction.members
+        pairs = zip(self.calibrations, members, strict=bool(self.calibrations))
+        each = [calibration.apply(values) for calibration, values in pairs]
+        return np.asarray(np.mean(each, axis=0)) if each else prediction.values
+
+    def name_thresholds(self, cohort: Cohort) -> dict[str, float]:
+        """Return the means of its members' thresholds, by the cohort's name of class or label."""
+        named = [cohort.task.value_names[column] for column in np.argsort(self.columns)]
+        columns = list_threshold_columns(self.ensemble.task)
+        means = np.mean([one.thresholds for one in self.calibrations], axis=0).tolist()
+        return dict(zip([named[column] for column in columns], means, strict=True))
 
 
 @dataclass
@@ -63,7 +82,9 @@ class _PartialEvaluation:
     """Results of the slides so far."""
 
     rows: list[tuple[Any, ...]] = field(default_factory=list)
-    probabilities: list[Floats] = field(default_factory=list)
+    values: list[Floats] = field(default_factory=list)
+    raw_values: list[Floats] = field(default_factory=list)
+    """Before calibration."""
     failures: list[EvaluationFailure] = field(default_factory=list)
     localization: list[SlideLocalization] = field(default_factory=list)
 
@@ -73,7 +94,12 @@ class _PartialEvaluation:
 
 
 def predict_dataset(
-    models: Sequence[Path], dataset: Dataset, device: str, on_progress: ProgressCallback
+    models: Sequence[Path],
+    dataset: Dataset,
+    device: str,
+    on_progress: ProgressCallback,
+    *,
+    calibrated: bool = False,
 ) -> dict[str, Any]:
     """Predict every slide of a dataset with every model; a bad bag does not stop the others.
 
@@ -82,15 +108,17 @@ def predict_dataset(
         dataset: its classes must be among those of the models, in any order.
         device: auto, cpu, cuda:0, …
         on_progress: called with (task, done, total).
+        calibrated: whether to apply the calibrations in the models' cards.
 
     Returns:
-        The predictions, localization, failures and warnings of an Evaluation.
+        The predictions, localization, failures, warnings and calibration of an Evaluation.
     """
     loaded = _load_models(models, device)
+    calibrations = [_read_calibrations(one) if calibrated else [] for one in loaded]
     cohort = _add_missing_classes(dataset.cohort, loaded[0].card)
-    columns = [_match_classes(one, cohort.classes) for one in loaded]
+    columns = [_match_columns(one, cohort) for one in loaded]
     needs = [InputRequirements.from_ensembles([one]) for one in loaded]
-    prepared = list(map(_EvaluatedModel, loaded, columns, needs))
+    prepared = list(map(_EvaluatedModel, loaded, columns, needs, calibrations))
     texts = [text for one in loaded if (text := _describe_known_slides(one, cohort))]
     texts += _describe_missing_classes(cohort)
     for text in texts:
@@ -99,8 +127,11 @@ def predict_dataset(
     for done, slide in enumerate(cohort.slides, start=1):
         _evaluate_slide(prepared, slide, dataset.bags[slide.slide_id], record)
         on_progress("evaluating", done, len(cohort.slides))
-    predictions = Predictions.from_rows(cohort.classes, record.rows, record.probabilities)
-    found = {"localization": record.localization, "failures": record.failures}
+    predictions = Predictions.from_rows(cohort.task.card, record.rows, record.values)
+    found: dict[str, Any] = {"localization": record.localization, "failures": record.failures}
+    if calibrated:
+        raw = Predictions.from_rows(cohort.task.card, record.rows, record.raw_values)
+        found["calibration"] = _describe_calibration(prepared, cohort, raw)
     return {"predictions": predictions, "warnings": texts, **found}
 
 
@@ -116,17 +147,33 @@ def _load_models(paths: Sequence[Path], device: str) -> list[LoadedModel]:
     return loaded
 
 
+def _read_calibrations(model: LoadedModel) -> list[Calibration]:
+    check_can_calibrate(model.task)
+    return [Calibration.from_card(member.card, model.path) for member in model.members]
+
+
+def _describe_calibration(
+    models: Sequence[_EvaluatedModel], cohort: Cohort, raw: Predictions
+) -> AppliedCalibration:
+    """Return the thresholds of the models; of several members their mean."""
+    thresholds = {(one.ensemble.name, 0, 0): one.name_thresholds(cohort) for one in models}
+    rules = {found.rule_description for one in models for found in one.calibrations}
+    return AppliedCalibration(raw, thresholds, tuple(sorted(rules)))
+
+
 def _add_missing_classes(cohort: Cohort, card: Card) -> Cohort:
     """Add the model's classes of which the table has no slide."""
     known = card.classes or ()
-    if not set(cohort.classes) < set(known):
+    if not cohort.task.has_classes or not set(cohort.classes) < set(known):
         return cohort
     new_labels = [known.index(name) for name in cohort.classes]
-    slides = tuple(slide._replace(label=new_labels[slide.label]) for slide in cohort.slides)
+    slides = tuple(slide._replace(label=new_labels[slide.class_index]) for slide in cohort.slides)
     return Cohort(slides, known)
 
 
 def _describe_missing_classes(cohort: Cohort) -> list[str]:
+    if not cohort.task.has_classes:
+        return []
     counted = zip(cohort.classes, cohort.patients_per_class, strict=True)
     missing = [name for name, count in counted if not count]
     if not missing:
@@ -134,6 +181,15 @@ def _describe_missing_classes(cohort: Cohort) -> list[str]:
     one_left = len(missing) == len(cohort.classes) - 1
     effect = "AUC is not defined" if one_left else "AUC is of the other classes"
     return [f"the table has no slide of {', '.join(missing)}; {effect}"]
+
+
+def _match_columns(model: LoadedModel, cohort: Cohort) -> list[int]:
+    """Return the columns of the model in the order of the cohort's."""
+    if cohort.task.has_classes and model.task.has_classes:
+        return _match_classes(model, cohort.classes)
+    if reason := model.task.explain_difference(cohort.task):
+        raise RunError(f"{model.name}: {reason}")
+    return list(range(len(cohort.task.prediction_columns)))
 
 
 def _match_classes(model: LoadedModel, classes: tuple[str, ...]) -> list[int]:
@@ -207,31 +263,33 @@ def _evaluate_slide(
         return record.add_failure(slide, wrong)
     for model in models:
         try:
-            probabilities, localization = _predict_with_model(model, slide, bag)
+            prediction, localization = _predict_with_model(model, slide, bag)
         except SacMILError as error:
             record.add_failure(slide, error, model.ensemble.name)
             continue
-        record.rows.append((*slide[:2], "test", 0, 0, model.ensemble.name, slide.label))
-        record.probabilities.append(probabilities)
+        record.rows.append((*slide[:2], "test", 0, 0, model.ensemble.name, slide.targets))
+        record.values.append(model.calibrate(prediction)[model.columns])
+        record.raw_values.append(prediction.values[model.columns])
         record.localization += localization
     return None
 
 
 def _predict_with_model(
     model: _EvaluatedModel, slide: LabeledSlide, bag: Bag
-) -> tuple[Floats, list[SlideLocalization]]:
-    """Return the probabilities, and the localisation if instance labels are known."""
+) -> tuple[Prediction, list[SlideLocalization]]:
+    """Return the prediction, and the localisation if instance labels are known."""
     if wrong := model.requirements.check(bag).problems:
         raise InputError(
             f"{slide.slide_id}: {'; '.join(wrong)}; {model.requirements.extraction_hint()}"
         )
     prediction = model.ensemble.predict(bag)
-    probabilities = prediction.probabilities[model.class_columns]
-    if bag.labels is None:
-        return probabilities, []
+    column = model.ensemble.task.find_true_column(slide.targets)
+    if bag.labels is None or column is None:
+        return prediction, []
     keys = (slide.slide_id, slide.patient_id, 0, 0, model.ensemble.name)
-    label = model.class_columns[slide.label]
-    return probabilities, [_measure_slide(prediction, bag.labels, label, keys)]
+    if model.ensemble.task.has_classes:
+        column = model.columns[slide.class_index]
+    return prediction, [_measure_slide(prediction, bag.labels, column, keys)]
 
 
 # --- localisation of runs -------------------------------------------------------------------------
@@ -286,9 +344,10 @@ def measure_run_localization(
 def _make_test_cohort(predictions: Predictions) -> Cohort:
     """Return the distinct test slides of a run."""
     test = predictions.select(predictions.split == "test")
-    columns = (test.slide_id.tolist(), test.patient_id.tolist(), test.label.tolist())
-    slides = dict.fromkeys(LabeledSlide(*row) for row in zip(*columns, strict=True))
-    return Cohort(tuple(slides), predictions.classes)
+    labels = test.label.tolist() if test.classes else map(tuple, test.targets.tolist())
+    rows = zip(test.slide_id.tolist(), test.patient_id.tolist(), labels, strict=True)
+    slides = {slide_id: LabeledSlide(slide_id, *row) for slide_id, *row in rows}
+    return Cohort(tuple(slides.values()), task=from_card(predictions.task))
 
 
 def _measure_model_localization(
@@ -299,21 +358,22 @@ def _measure_model_localization(
     model = load_model(folder).to(select_device(device))
     predictions = read_predictions(folder)
     test = predictions.select(predictions.split == "test")
-    found = []
+    task, found = from_card(predictions.task), []
     for row, slide_id in enumerate(test.slide_id.tolist()):
         bag = read_bag(bags[slide_id])
-        if bag.labels is None:
+        column = task.find_true_column(test.targets[row].tolist())
+        if bag.labels is None or column is None:
             continue
         predicted = predict(model, bag)
-        if abs(predicted.probabilities[-1] - test.probabilities[row, -1]) > _TOLERANCE:
+        before, now = float(test.values[row, -1]), float(predicted.values[-1])
+        if abs(now - before) > _TOLERANCE * max(1.0, abs(before)):
             raise RunError(
-                f"{bags[slide_id]}: {folder} now predicts {predicted.probabilities[-1]:.3f}, the "
-                f"run has {test.probabilities[row, -1]:.3f}; expected the bags that the run was "
-                "tested on, with the same features"
+                f"{bags[slide_id]}: {folder} now predicts {now:.3f}, the run has {before:.3f}; "
+                "expected the bags that the run was tested on, with the same features"
             )
         job = (int(test.fold[row]), int(test.seed[row]), str(test.model[row]))
         keys = (slide_id, str(test.patient_id[row]), *job)
-        found.append(_measure_slide(predicted, bag.labels, int(test.label[row]), keys))
+        found.append(_measure_slide(predicted, bag.labels, column, keys))
     return found
 
 

@@ -41,8 +41,11 @@ from sacmil.results import (
     Results,
     SlideResult,
     StoredPrediction,
+    TaskCard,
     write_results,
 )
+from sacmil.results.results_folder import CLASS_VALUES
+from sacmil.tasks import Task
 from sacmil.workflows.inputs import holds_model
 
 SCHEMA_VERSION = 1
@@ -76,6 +79,7 @@ class SlidePredictions:
     """The file the user gave: a slide or a bag."""
     bag: BagFile
     classes: tuple[str, ...]
+    """Names of the values: classes, or those of other tasks."""
     instances: int
     encoder: str | None
     patch_um: float | None
@@ -86,6 +90,8 @@ class SlidePredictions:
     """How the bag differs from the models' requirements; the user allowed it."""
     warnings: tuple[str, ...] = ()
     answers: tuple[StoredPrediction, ...] = ()
+    task: TaskCard | None = None
+    """What is predicted; None means classes."""
     slide: str | None = None
     """The slide pictures were drawn from, if any."""
     thumbnail: str | None = None
@@ -194,8 +200,15 @@ class PredictionFolder:
 def _to_content(record: SlidePredictions) -> dict[str, Any]:
     """Return the JSON of a record; the names in files are those of earlier versions."""
     content = asdict(record)
+    if record.task is None:
+        del content["task"]
     for answer in content["answers"]:
         answer["parts"] = answer.pop("members")
+        if record.task is None:
+            answer[CLASS_VALUES] = answer.pop("values")
+        for key in ("thresholds", "normalization"):
+            if answer[key] is None:
+                del answer[key]
         del answer["heatmaps"]  # of results.json
     return content
 
@@ -209,13 +222,17 @@ def _parse_record(found: dict[str, Any]) -> SlidePredictions:
     """Return a record that can be used like a new one; raise ValueError if it cannot."""
     for answer in found["answers"]:
         answer["members"] = answer.pop("parts")
+        if found.get("task") is None:
+            answer["values"] = answer.pop(CLASS_VALUES)
         if "score_class" not in answer:  # earlier versions did not draw the predicted class
             answer["pictures"] = {}
     record = _get_validator().validate_json(json.dumps(found), strict=True)
     for answer in record.answers:
-        rows = (answer.probabilities, *answer.members, answer.spread or answer.probabilities)
+        rows = (answer.values, *answer.members, answer.spread or answer.values)
         if any(len(row) != len(record.classes) for row in rows):
-            raise ValueError(f"expected {len(record.classes)} probabilities")
+            raise ValueError(f"expected {len(record.classes)} values")
+        if answer.thresholds and len(answer.thresholds) not in (1, len(record.classes)):
+            raise ValueError(f"has {len(answer.thresholds)} thresholds")
     return record
 
 
@@ -238,63 +255,77 @@ class PredictionFailure(NamedTuple):
 
 def write_tables(
     folder: PredictionFolder,
-    classes: Sequence[str],
+    task: Task,
     models: Sequence[ModelInfo],
     records: Sequence[SlidePredictions],
     failures: Sequence[PredictionFailure],
 ) -> None:
     """Write predictions.csv, predictions.json and results.json."""
+    classes = task.value_names
+    card = None if task.has_classes else task.card
     content_json = {
         "schema_version": SCHEMA_VERSION,
         "sacmil_version": __version__,
+        **({} if card is None else {"task": asdict(card)}),
         "classes": list(classes),
         "models": [asdict(model) for model in models],
-        "slides": [_to_json_record(record, classes, models) for record in records],
+        "slides": [_to_json_record(record, task, models) for record in records],
         "failed": [failure._asdict() for failure in failures],
     }
     with atomic_write(folder.out / PREDICTIONS_JSON) as partial:
         partial.write_text(_dump_json(content_json), encoding="utf-8")
-    rows = map(escape_cells, make_table(classes, models, records))
+    rows = map(escape_cells, make_table(task, models, records))
     table = folder.out / PREDICTIONS_FILE
     with atomic_write(table) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
-    slides = tuple(_to_slide_result(record, models) for record in records)
-    write_results(folder.out, Results(tuple(classes), tuple(models), slides))
+    slides = tuple(_to_slide_result(record, task, models) for record in records)
+    write_results(folder.out, Results(tuple(classes), tuple(models), slides, card))
 
 
 def make_table(
-    classes: Sequence[str], models: Sequence[ModelInfo], records: Sequence[SlidePredictions]
+    task: Task, models: Sequence[ModelInfo], records: Sequence[SlidePredictions]
 ) -> Iterator[list[Any]]:
     """Yield the header of predictions.csv, then a row per slide and model."""
-    names = [f"{kind}_{name}" for kind in ("p", "spread") for name in classes]
+    columns = task.prediction_columns
+    spreads = task.value_names if task.are_probabilities else columns
+    names = [*columns, *(f"spread_{name}" for name in spreads)]
     yield ["slide_id", "model", "predicted", *names, "model_hash", "encoder", "seconds"]
     for record in records:
         for one in record.select_models(models):
-            spread = one.spread or [None] * len(classes)
-            keys = [record.slide_id, one.model, one.find_predicted_class(classes)]
+            spread = one.spread or [None] * len(one.values)
+            keys = [record.slide_id, one.model, task.describe(one).predicted]
             rest = [one.hash, record.encoder or "", f"{one.seconds:.3f}"]
-            yield [*keys, *one.probabilities, *spread, *rest]
+            yield [*keys, *one.values, *spread, *rest]
 
 
 def _to_json_record(
-    record: SlidePredictions, classes: Sequence[str], models: Sequence[ModelInfo]
+    record: SlidePredictions, task: Task, models: Sequence[ModelInfo]
 ) -> Mapping[str, Any]:
     shown = record.select_models(models)
-    predicted = [{"predicted": one.find_predicted_class(classes)} for one in shown]
+    predicted = [{"predicted": task.describe(one).predicted} for one in shown]
     content = _to_content(replace(record, answers=shown))
     answers = [known | one for known, one in zip(predicted, content["answers"], strict=True)]
     return content | {"bag": record.bag.path, "answers": answers}
 
 
-def _to_slide_result(record: SlidePredictions, models: Sequence[ModelInfo]) -> SlideResult:
+def _to_slide_result(
+    record: SlidePredictions, task: Task, models: Sequence[ModelInfo]
+) -> SlideResult:
     return SlideResult(
         record.slide_id,
-        tuple(replace(one, heatmaps=_list_heatmaps(one)) for one in record.select_models(models)),
+        tuple(_to_answer(one, task) for one in record.select_models(models)),
         slide=record.slide,
         thumbnail=record.thumbnail,
         mpp=record.mpp,
         size=record.size,
     )
+
+
+def _to_answer(prediction: StoredPrediction, task: Task) -> StoredPrediction:
+    """Return a prediction for results.json: with its members if their curves are drawn."""
+    is_curve = len(prediction.members) > 1 and task.get_curve(prediction) is not None
+    members = prediction.members if is_curve else ()
+    return replace(prediction, heatmaps=_list_heatmaps(prediction), members=members)
 
 
 def _list_heatmaps(answer: StoredPrediction) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,27 +13,33 @@ from typing import Any
 import numpy as np
 
 from sacmil.card import CARD_FILE
-from sacmil.errors import RunError
+from sacmil.errors import RunError, RunWarning
 from sacmil.evaluation.fold_results import select_test_rows
 from sacmil.evaluation.localization import summarize_localization
-from sacmil.evaluation.report import Report
-from sacmil.evaluation.summary import DEFAULT_METRICS, MetricEstimate, summarize
+from sacmil.evaluation.operating_points import AppliedCalibration, operating_points_table
+from sacmil.evaluation.report import Report, make_task_tables
+from sacmil.evaluation.summary import MetricEstimate, summarize
 from sacmil.evaluation.table_format import ResultTable, TableStyle
-from sacmil.evaluation.tables import localization_table
+from sacmil.evaluation.tables import breakdown_table, localization_table
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,
     Predictions,
     Run,
     SlideLocalization,
+    TaskCard,
     read_localization,
     read_predictions,
 )
+from sacmil.tasks import from_card
 
 RunPath = str | Path | Run
 """A run, its folder, or its predictions.csv (compressed: .csv.gz)."""
 LOCALIZATION_HEADING = "Localisation"
 """Heading of the table of localisation."""
+OPERATING_POINTS_HEADING = "Operating points"
+"""Heading of the table of thresholds and what they achieve."""
+"""Heading of the table of single labels."""
 _REPORT_FIELDS = ("title", "predictions", "estimates", "settings", "data", "level", "draws")
 """Fields of reports that results have too."""
 _SETTINGS_FILES = ("config.yaml", "provenance.json", CARD_FILE)
@@ -54,7 +61,12 @@ class ModelResults:
     """Short description of the data."""
     settings: dict[str, str] = field(default_factory=dict)
     """Text of the files with settings and versions, by path."""
-    metrics: tuple[str, ...] = DEFAULT_METRICS
+    warnings: list[str] = field(default_factory=list)
+    """Reasons why metrics may mislead; each is also a CohortWarning or a RunWarning."""
+    calibration: AppliedCalibration | None = None
+    """If the predictions are calibrated: what was done to them."""
+    metrics: tuple[str, ...] | None = None
+    """None means those of the task's tables."""
     level: float = 0.95
     draws: int = 2000
     seed: int = 0
@@ -71,7 +83,15 @@ class ModelResults:
     def _build_report(self, style: TableStyle | None, **content: Any) -> Report:
         """Return a report of these results; its other fields are the content."""
         style = style or TableStyle()
-        tables = self._make_localization_tables(style)
+        tables = make_task_tables(self.predictions, style)
+        tables |= self._make_localization_tables(style)
+        if parts := breakdown_table(self.predictions, **self._resampling, style=style):
+            heading = f"{from_card(self.predictions.task).breakdown_of.capitalize()}s"
+            tables = {heading: parts, **tables}
+        if self.calibration is not None:
+            settings = {**self._resampling, "style": style}
+            points = operating_points_table(self.predictions, self.calibration, **settings)
+            tables = {OPERATING_POINTS_HEADING: points, **tables}
         shared = {name: getattr(self, name) for name in _REPORT_FIELDS}
         return Report(**shared, **content, extra_tables=tables, style=style)
 
@@ -90,9 +110,38 @@ class ModelResults:
 
 def read_run_results(kind: str, paths: Sequence[Path]) -> dict[str, Any]:
     """Return the fields of ModelResults that are read from runs; arguments as of describe_runs."""
-    predictions, localization = read_runs(paths)
-    described = describe_runs(kind, paths, ", ".join(map(str, paths)))
-    return {"predictions": predictions, "localization": localization, **described}
+    found = [read_predictions(path) for path in paths]
+    predictions, localization = join_runs(paths, found)
+    texts = [text for run in zip(paths, found, strict=True) if (text := describe_unfinished(*run))]
+    for text in texts:
+        warnings.warn(text, RunWarning, stacklevel=3)
+    content = {"predictions": predictions, "localization": localization, "warnings": texts}
+    return content | describe_runs(kind, paths, ", ".join(map(str, paths)))
+
+
+def describe_unfinished(path: Path, predictions: Predictions) -> str:
+    """Return how many models of a run are trained and evaluated, if not all; or nothing.
+
+    Args:
+        path: of a run, or of its predictions.csv.
+        predictions: its predictions.
+    """
+    folder = find_run_folder(path)
+    folds = len(list((folder / "splits").glob("splits_*.csv")))
+    if not folds or (folder / CARD_FILE).is_file():  # not of cross_validate
+        return ""
+    columns = predictions.model.tolist(), predictions.seed.tolist(), predictions.fold.tolist()
+    done = set(zip(*columns, strict=True))
+    run = Run(folder)
+    seeds = {*run.seeds, *(seed for _, seed, _ in done)}
+    names = {*run.models, *(model for model, _, _ in done)}
+    wanted = len(names) * len(seeds) * folds
+    if len(done) >= wanted:
+        return ""
+    return (
+        f"{folder}: {len(done)} of {wanted} models are trained, and only these are used; to train "
+        "the others, repeat the command of the run"
+    )
 
 
 def describe_runs(kind: str, paths: Sequence[Path], data: str) -> dict[str, Any]:
@@ -113,11 +162,20 @@ def read_runs(paths: Sequence[Path]) -> tuple[Predictions, list[SlideLocalizatio
     Args:
         paths: run folders or tables (.csv, .csv.gz); their classes must have the same names.
     """
-    found = [read_predictions(path) for path in paths]
-    folders = list(map(_find_run_folder, paths))
+    return join_runs(paths, [read_predictions(path) for path in paths])
+
+
+def join_runs(
+    paths: Sequence[Path], found: Sequence[Predictions]
+) -> tuple[Predictions, list[SlideLocalization]]:
+    """Join the predictions of runs, and read their localisation; as read_runs.
+
+    Args:
+        paths: of the runs.
+        found: their predictions.
+    """
+    names, folders = name_models(paths, found), list(map(find_run_folder, paths))
     runs = list(zip(folders, found, strict=True))
-    models = [(folder, str(name)) for folder, one in runs for name in np.unique(one.model)]
-    names = dict(zip(models, make_distinct_names(models), strict=True))
     predictions = Predictions.concatenate(
         replace(
             reorder_classes(one, found[0].classes),
@@ -134,7 +192,14 @@ def read_runs(paths: Sequence[Path]) -> tuple[Predictions, list[SlideLocalizatio
     return predictions, localization
 
 
-def _find_run_folder(path: Path) -> Path:
+def name_models(paths: Sequence[Path], found: Sequence[Predictions]) -> dict[tuple[Path, str], str]:
+    """Return a distinct name for each model of several runs, by run folder and its own name."""
+    runs = zip(map(find_run_folder, paths), found, strict=True)
+    models = [(folder, str(name)) for folder, one in runs for name in np.unique(one.model)]
+    return dict(zip(models, make_distinct_names(models), strict=True))
+
+
+def find_run_folder(path: Path) -> Path:
     """Return the run folder of a file; another file's path without suffix serves as one."""
     if not path.is_file():
         return path
@@ -179,6 +244,8 @@ def _prefix_folder(parts: tuple[str, ...], name: str) -> str:
 
 def reorder_classes(predictions: Predictions, classes: tuple[str, ...]) -> Predictions:
     """Return the predictions with their classes in another order."""
+    if not predictions.task.is_classification:
+        return predictions  # joining them compares the tasks
     if set(predictions.classes) != set(classes):
         raise RunError(
             f"the runs have different classes: {', '.join(classes)}; and "
@@ -188,7 +255,7 @@ def reorder_classes(predictions: Predictions, classes: tuple[str, ...]) -> Predi
     new_labels = np.argsort(columns)
     return replace(
         predictions,
-        classes=classes,
-        label=new_labels[predictions.label],
-        probabilities=predictions.probabilities[:, columns],
+        task=TaskCard.of_classes(classes),
+        targets=new_labels[predictions.label][:, None].astype(np.float64),
+        values=predictions.values[:, columns],
     )

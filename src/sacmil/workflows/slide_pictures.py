@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sacmil.atomic import atomic_write
-from sacmil.heatmap.annotations import PictureText, check_can_draw
+from sacmil.heatmap.annotations import check_can_draw
 from sacmil.heatmap.canvas import Canvas, open_canvas
 from sacmil.heatmap.pictures import draw_overlay, draw_pictures, save_picture, select_scores
 from sacmil.heatmap.score_files import safe_file_name
+from sacmil.heatmap.score_words import ScoreWords
 from sacmil.results import InstanceScores, StoredPrediction, read_scores
 from sacmil.slides.pixels import make_thumbnail
 from sacmil.slides.readers import Slide
+from sacmil.tasks import Task
 from sacmil.workflows.prediction_folder import PredictionFolder, SlidePredictions
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ def draw_slide_pictures(
     record: SlidePredictions,
     answers: Sequence[StoredPrediction],
     slide: str | None,
+    task: Task,
 ) -> SlidePredictions:
     """Draw the images of a slide, and return the record with their paths.
 
@@ -36,13 +39,14 @@ def draw_slide_pictures(
         record: record of the slide.
         answers: predictions to draw, at least one.
         slide: its file; None draws scores on white.
+        task: what is predicted.
     """
     check_can_draw()
     scored = [read_scores(folder.out / (answer.scores or "")) for answer in answers]
     # all are of one bag, so the slide is read once
     with open_canvas(scored[0], slide, mpp=record.mpp, slide_size=record.size) as canvas:
         newer = [
-            _draw_model_pictures(folder, record, answer, scores, canvas)
+            _draw_model_pictures(folder, record, answer, scores, canvas, task)
             for answer, scores in zip(answers, scored, strict=True)
         ]
         small = folder.thumbnail_path(record.slide_id) if canvas.slide else None
@@ -57,13 +61,16 @@ def _draw_model_pictures(
     answer: StoredPrediction,
     scores: InstanceScores,
     canvas: Canvas,
+    task: Task,
 ) -> StoredPrediction:
-    members, classes = len(answer.members), record.classes
-    predicted = answer.find_predicted_class(classes)
-    note = f"{answer.model}: {predicted} {max(answer.probabilities):.2f}"
+    members, classes, summary = len(answer.members), task.score_names, task.describe(answer)
+    words = ScoreWords.from_task(task)
+    predicted = classes[summary.score_column]
+    note = f"{answer.model}: {summary.headline}"
     name = "score" if members == 1 else f"mean rank of {members} models' scores"
     shown = select_scores(scores, classes, predicted=predicted)
-    words = PictureText(record.slide_id, note, shown.describe(name))
+    how = shown.choose_normalization(words=words)
+    text = shown.make_text(record.slide_id, note, name, how, words)
     heatmaps, stem = f"heatmaps/{safe_file_name(answer.model)}", safe_file_name(record.slide_id)
 
     def save(path: str, picture: Image) -> str:
@@ -72,16 +79,17 @@ def _draw_model_pictures(
 
     pictures = {
         kind: save(f"{heatmaps}/{stem}_{kind}.png", picture)
-        for kind, picture in draw_pictures(shown.scores, canvas, words).items()
+        for kind, picture in draw_pictures(shown.scores, canvas, text).items()
     }
     by_class = {}
     for which in classes if scores.class_scores is not None else ():
         one = select_scores(scores, classes, predicted=predicted, class_name=which)
-        text = words._replace(name=one.describe(name))
-        overlay = draw_overlay(one.scores, canvas, text, show_slide=False)
+        own = one.make_text(record.slide_id, note, name, how, words)
+        overlay = draw_overlay(one.scores, canvas, own, show_slide=False)
         path = f"{heatmaps}/classes/{safe_file_name(which)}/{stem}_overlay.png"
         by_class[which] = save(path, overlay)
-    return replace(answer, pictures=pictures, class_pictures=by_class, score_class=shown.class_name)
+    newer = replace(answer, pictures=pictures, class_pictures=by_class)
+    return replace(newer, score_class=shown.class_name, normalization=how)
 
 
 def write_thumbnail(path: Path, slide: Slide, side: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -11,22 +11,28 @@ from typing import Any
 from sacmil.atomic import atomic_write
 from sacmil.deploy.load import LoadedModel
 from sacmil.evaluation.html_page import render_page
+from sacmil.heatmap.curves import DrawnCurve
 from sacmil.results import ModelInfo, StoredPrediction
+from sacmil.tasks import Task, format_number, format_probability
+from sacmil.tasks.calibration import Calibration
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.prediction_folder import PredictionFolder, SlidePredictions
 
-_CLEAR_PROBABILITY, _LEANING_PROBABILITY = 0.9, 0.7
-"""Minimum probability of a clear prediction, and of a leaning one."""
-_LARGE_SPREAD = 0.15
-"""Minimum spread at which the page points out disagreement."""
 _MAX_MEMBER_MARKS = 40
 """Maximum number of members with a mark each; of more, only the range is shown."""
 _METRIC_TITLES = {
     "auc": "AUC",
+    "c": "concordance",
+    "ibs": "integrated Brier score",
     "accuracy": "accuracy",
     "balanced_accuracy": "balanced accuracy",
     "f1": "F1",
     "brier": "Brier score",
+    "r2": "R²",
+    "kappa": "quadratic kappa",
+    "mae": "MAE",
+    "spearman": "Spearman",
+    "average_precision": "average precision",
 }
 """Metrics of cards that are shown, in this order, with their titles."""
 
@@ -36,6 +42,7 @@ def write_slide_report(
     record: SlidePredictions,
     models: Sequence[ModelInfo],
     facts: Sequence[ModelSummary],
+    task: Task,
 ) -> Path:
     """Write the page of a slide atomically.
 
@@ -44,23 +51,34 @@ def write_slide_report(
         record: predictions of the slide.
         models: models that predicted; the page shows the last one's prediction.
         facts: sections about the models.
+        task: what is predicted.
     """
     path = folder.report_path(record.slide_id)
     with atomic_write(path) as partial:
-        partial.write_text(render_slide_report(folder.out, record, models, facts), encoding="utf-8")
+        text = render_slide_report(folder.out, record, models, facts, task)
+        partial.write_text(text, encoding="utf-8")
     return path
 
 
 def render_slide_report(
-    root: Path, record: SlidePredictions, models: Sequence[ModelInfo], facts: Sequence[ModelSummary]
+    root: Path,
+    record: SlidePredictions,
+    models: Sequence[ModelInfo],
+    facts: Sequence[ModelSummary],
+    task: Task,
 ) -> str:
     """Return the page as text; arguments as of write_slide_report, paths relative to root."""
     predictions = record.select_models(models)
-    prediction, classes = predictions[-1], record.classes
-    by_class = list(zip(classes, prediction.probabilities, strict=True))
+    prediction = predictions[-1]
+    summary = task.describe(prediction)
+    format_value = _choose_format(task)
+    is_share = task.are_probabilities or task.are_percentages
     with_marks = 1 < len(prediction.members) <= _MAX_MEMBER_MARKS
     marks = zip(*prediction.members, strict=True) if with_marks else repeat(())
+    columns = zip(task.value_names, prediction.values, marks, strict=False)
+    shown = {choice.name for choice in summary.values}
     drawn = prediction.class_pictures
+    curve = DrawnCurve.from_prediction(task, prediction)
     return render_page(
         "slide.html",
         title=record.slide_id,
@@ -69,77 +87,68 @@ def render_slide_report(
         record=record,
         predictions=predictions,
         prediction=prediction,
-        predicted_class=lambda one: one.find_predicted_class(classes),
-        is_undecided=max(prediction.probabilities) < _LEANING_PROBABILITY,
-        reading=describe_prediction(classes, prediction),
-        bars=[(*pair, given) for pair, given in zip(by_class, marks, strict=False)],
+        predicted=lambda one: task.describe(one).predicted,
+        is_undecided=summary.is_undecided,
+        reading=task.explain(prediction),
+        bars=[column for column in columns if column[0] in shown and is_share],
+        curve=curve,
+        table_columns=[
+            (column, name)
+            for column, name in enumerate(record.classes)
+            if name in shown or not is_share  # not the points of a curve, nor the mean level
+        ],
+        has_classes=task.has_classes,
+        score_note=_explain_scores(task, prediction),
         class_pictures=[
-            (name, p, drawn[name])
-            for name, p in sorted(by_class, key=lambda pair: -pair[1])
-            if name in drawn
+            (name, value, drawn[name]) for name, value in summary.values if name in drawn
         ],
         slide=_describe_slide(record),
         models=facts,
-        format_probability=format_probability,
+        format_value=format_value,
+        format_spread=_choose_spread_format(task),
     )
 
 
-def format_probability(probability: float) -> str:
-    """Format a probability, so that rounding never makes it certain.
-
-    >>> format_probability(0.5), format_probability(0.9996), format_probability(0.0002)
-    ('0.50', '> 0.99', '< 0.01')
-    """
-    if probability > 0.99:
-        return "> 0.99"
-    return "< 0.01" if probability < 0.01 else f"{probability:.2f}"
+def _choose_format(task: Task) -> Callable[[float], str]:
+    """Return how values are written."""
+    if task.are_percentages:
+        return _format_percentage
+    return format_probability if task.are_probabilities else format_number
 
 
-def describe_prediction(classes: Sequence[str], prediction: StoredPrediction) -> str:
-    """Describe a prediction in plain words.
+def _choose_spread_format(task: Task) -> Callable[[float], str]:
+    """Return how standard deviations over members are written."""
+    if task.are_percentages:
+        return _format_percentage
+    return "{:.2f}".format if task.are_probabilities else format_number
 
-    Args:
-        classes: their names.
-        prediction: prediction of one model or an ensemble.
-    """
-    order = sorted(range(len(classes)), key=lambda c: -prediction.probabilities[c])
-    first, second = order[:2]
-    best = prediction.probabilities[first]
-    if best >= _CLEAR_PROBABILITY:
-        count = len(classes) - 1
-        others = classes[second] if count == 1 else f"the {count} other classes"
-        words = f"The model clearly favours {classes[first]} over {others}"
-    elif best >= _LEANING_PROBABILITY:
-        words = f"The model leans towards {classes[first]}, but not clearly"
+
+def _format_percentage(value: float) -> str:
+    return f"{value:.0%}"
+
+
+def _explain_scores(task: Task, prediction: StoredPrediction) -> str:
+    """Return what the scores and colors of the heatmap mean."""
+    name = prediction.score_class
+    effects = None if name is None else task.describe_effects(name)
+    if effects and prediction.normalization == "diverging":
+        above, below = effects
+        return (
+            f"A red tile {above}, a blue tile {below}, and one without color {task.zero_effect}. "
+            "The stronger the color, the larger the effect; compare colors within this slide only."
+        )
+    if effects:
+        text = f"The brighter a tile, the more it {effects[0]}."
+    elif name is not None:
+        text = f"A score shows how much a tile supports {name}."
     else:
-        words = f"The model is undecided between {classes[first]} and {classes[second]}"
-    return (
-        f"{words} (probability {format_probability(best)}). "
-        f"{_describe_agreement(classes, prediction, first)}{_CAUTION}"
-    )
-
-
-_CAUTION = (
-    "This number is the model's confidence, not the probability of a disease. It depends on the "
-    "slides the model was trained on, and models are often over-confident."
-)
-
-
-def _describe_agreement(classes: Sequence[str], prediction: StoredPrediction, first: int) -> str:
-    count = len(prediction.members)
-    if count == 1 or prediction.spread is None:
-        return ""
-    in_favor = sum(max(range(len(one)), key=one.__getitem__) == first for one in prediction.members)
-    given = [one[first] for one in prediction.members]
-    everyone = "Both" if count == 2 else f"All {count}"
-    agreed = f"{everyone} members agree"
-    if in_favor < count:
-        agreed = f"{in_favor} of {count} members predict {classes[first]}"
-    low, high = format_probability(min(given)), format_probability(max(given))
-    spread = f"(spread {prediction.spread[first]:.2f})"
-    text = f"{agreed}; their probabilities range from {low} to {high} {spread}. "
-    differs = "Their confidence differs a lot" if in_favor == count else "They disagree a lot"
-    return text + (f"{differs}: look closely. " if prediction.spread[first] > _LARGE_SPREAD else "")
+        text = "A score shows how much a tile contributed to the prediction"
+        if task.diverging_scores:
+            text += ", in either direction."
+        elif len(task.score_names) > 1:
+            text += f"; this model has one score for all {task.names_title.lower()}."
+    scope = "even if the prediction is negative" if task.has_classes else "whatever is predicted"
+    return f"{text} Scores are compared within this slide only. The highest are bright {scope}."
 
 
 def _describe_slide(record: SlidePredictions) -> dict[str, str]:
@@ -171,16 +180,24 @@ class ModelSummary:
         facts = {
             "Kind": card.model,
             "Members": members,
-            "Classes": ", ".join(ensemble.classes),
+            ensemble.task.names_title: ", ".join(ensemble.task.score_names),
             "Trained on": _describe_training(card.training)
             + (" (the first member)" if several else ""),
             "Tested": _describe_test([one.metrics for one in cards]),
             "Encoder": needs.encoder or "not known",
             "Tiles": _describe_tiles(needs),
+            **_describe_calibration([member.calibration for member in ensemble.members]),
             "Weights (SHA-256)": ensemble.hash,
             "Saved by": f"sacmil {card.sacmil_version}",
         }
         return cls(ensemble.name, facts)
+
+
+def _describe_calibration(calibrations: Sequence[Calibration | None]) -> dict[str, str]:
+    """Return the calibration of the predictions; nothing if they are not calibrated."""
+    applied = [one.description for one in calibrations if one is not None]
+    several = " (the first member)" if len(applied) > 1 else ""
+    return {"Calibration": applied[0] + several} if applied else {}
 
 
 def _describe_training(training: Mapping[str, Any]) -> str:
@@ -195,7 +212,7 @@ def _describe_training(training: Mapping[str, Any]) -> str:
 def _describe_test(metrics: Sequence[Mapping[str, Any]]) -> str:
     """Describe the test metrics of one model, or their mean and range over members."""
     counts = [one.get("slides") for one in metrics]
-    known = [one for one, count in zip(metrics, counts, strict=True) if _is_number(count)]
+    known = [one for one, count in zip(metrics, counts, strict=True) if _is_count(count)]
     values = ", ".join(filter(None, (_format_metric(name, known) for name in _METRIC_TITLES)))
     if not values:
         return "not known: no metrics in the card"
@@ -217,8 +234,12 @@ def _format_metric(name: str, metrics: Sequence[Mapping[str, Any]]) -> str:
     return mean if len(values) == 1 else f"{mean} ({min(values):.3f} to {max(values):.3f})"
 
 
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and _is_number(value) and value >= 0
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9
 
 
 def _describe_tiles(requirements: InputRequirements) -> str:

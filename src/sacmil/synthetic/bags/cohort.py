@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,9 +20,8 @@ from numpy.typing import NDArray
 from sacmil.arguments import ProgressCallback, ignore_progress
 from sacmil.atomic import atomic_write
 from sacmil.bag import Bag, EncoderId
-from sacmil.cohorts.cohort import Cohort, LabeledSlide
+from sacmil.cohorts.cohort import Cohort, Label, LabeledSlide
 from sacmil.errors import ConfigError
-from sacmil.evaluation.metrics import auc
 from sacmil.formats import write_bag
 from sacmil.synthetic.bags.lesion_shape import Polygons
 from sacmil.synthetic.bags.presets import get_preset
@@ -33,14 +33,14 @@ from sacmil.units import Level0Px, MicronsPerPixel
 OracleInput = Literal["features", "truth"]
 PATCH_SIZE = 512
 """Side of a tile in level-0 pixels."""
-MIN_INSTANCES = 20
 
 
 class LabeledBag(NamedTuple):
-    """A bag and the class of its slide."""
+    """A bag and the true label of its slide."""
 
     bag: Bag
-    label: int
+    label: Any
+    """The index of the class or level; the values, for numbers and findings."""
 
 
 class SlideTruth(NamedTuple):
@@ -66,10 +66,10 @@ class SyntheticBagSettings:
     """Hospitals; neither label nor features depend on them."""
 
     def __post_init__(self) -> None:
-        few, many = self.instances
-        if not MIN_INSTANCES <= few <= many:
+        (few, many), least = self.instances, self.task.min_instances
+        if not least <= few <= many:
             raise ConfigError(
-                f"instances is {self.instances}; expected fewest and most, at least {MIN_INSTANCES}"
+                f"instances is {self.instances}; expected fewest and most, at least {least}"
             )
         if self.slides_per_patient < 1 or self.sites < 1:
             raise ConfigError(
@@ -94,35 +94,52 @@ class SyntheticCohort:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the labels."""
+        """Names of the classes or levels; empty for numbers and findings."""
         return self.settings.task.classes
 
     @cached_property
     def table(self) -> Cohort:
         """Slides, patients, labels and sites, without making a bag."""
         slides = tuple(make_labeled_slide(self.settings, self.seed, n) for n in range(self.slides))
-        return Cohort(slides, self.classes)
+        made = Cohort(slides, task=self.settings.task.target_task)
+        return replace(made, task=made.task.complete(made.targets))
 
     def compute_oracle_auc(self, *, oracle_input: OracleInput = "features") -> float:
         """Return the AUC of an oracle; for several classes, the mean one-vs-rest AUC.
 
-        Chance is 0.5. NaN if a class has no slide. With a hundred slides, the AUC is known to about
-        0.03.
+        For findings it is the mean over the labels. Chance is 0.5. NaN if a class has no slide.
+        With a hundred slides, the AUC is known to about 0.03.
 
         Args:
             oracle_input: the features, or the true kinds of the cells.
         """
-        labels = [slide.label for slide in self.table.slides]
+        metrics = self.compute_oracle_metrics(oracle_input=oracle_input)
+        if "auc" not in metrics:
+            raise ConfigError(
+                f"{self.settings.task.name} has no AUC; call compute_oracle_metrics, which returns "
+                f"{', '.join(metrics)}"
+            )
+        return metrics["auc"]
+
+    def compute_oracle_metrics(self, *, oracle_input: OracleInput = "features") -> dict[str, float]:
+        """Return the metrics of an oracle by name, compared with the true labels.
+
+        They are the AUC for classes; R² and Spearman's correlation for a value; the quadratic
+        kappa and the mean absolute error for levels; the AUC of each label for findings.
+
+        Args:
+            oracle_input: the features, or the true kinds of the cells.
+        """
+        labels = [draw_label(self.settings, self.seed, number) for number in range(self.slides)]
         score = self._score_by_truth if oracle_input == "truth" else self._score_by_features
         scores = [score(number, label) for number, label in enumerate(labels)]
-        columns = enumerate(np.transpose(scores))
-        return float(np.mean([auc(np.equal(labels, label), column) for label, column in columns]))
+        return self.settings.task.measure_oracle(labels, np.array(scores))
 
-    def _score_by_truth(self, number: int, label: int) -> NDArray[np.float64]:
+    def _score_by_truth(self, number: int, label: Label) -> NDArray[np.float64]:
         task, truth = self.settings.task, draw_truth(self.settings, self.seed, number, label)
         return task.score_classes(truth.positions, np.eye(len(task.kinds))[truth.kinds])
 
-    def _score_by_features(self, number: int, label: int) -> NDArray[np.float64]:
+    def _score_by_features(self, number: int, label: Label) -> NDArray[np.float64]:
         bag, _ = make_labeled_bag(self.settings, self.seed, number, label=label)
         return compute_oracle_scores(bag, self.settings, self.seed)
 
@@ -157,7 +174,8 @@ def make_synthetic_cohort(
 
     Args:
         task: metastasis, subtype, cluster, margin, near_or_far, same_or_different or which_side;
-            or a task with settings of your own.
+            infiltration (a number), infiltration_grade (levels in order) or findings (several
+            labels); or a task with settings of your own.
         slides: number of slides. A larger cohort begins with the slides of a smaller one.
         seed: the same seed gives the same cohort.
         difficulty: easy, medium or hard, for a task by name.
@@ -187,7 +205,8 @@ def write_synthetic_cohort(
 ) -> Cohort:
     """Write the input of every command: ``bags/<slide_id>.h5`` and ``table.csv``.
 
-    The table has slide_id, patient_id, label, and site if there are several.
+    The table has slide_id, patient_id, the target's columns, and site if there are several. The
+    columns are ``label`` for classes and levels, ``infiltration``, or one for each finding.
 
     Args:
         cohort: what to write.
@@ -203,20 +222,28 @@ def write_synthetic_cohort(
 
 
 def _write_table(cohort: SyntheticCohort, path: Path) -> None:
-    columns = ["slide_id", "patient_id", "label"]
+    targets = cohort.table.task.source_columns
+    columns = ["slide_id", "patient_id", *targets]
     columns += ["site"] if cohort.settings.sites > 1 else []
     with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=columns, extrasaction="ignore")
         writer.writeheader()
         for slide in cohort.table.slides:
-            writer.writerow(slide._asdict() | {"label": cohort.classes[slide.label]})
+            cells = _format_label(slide.label, cohort.classes)
+            writer.writerow(slide._asdict() | dict(zip(targets, cells, strict=True)))
+
+
+def _format_label(label: Label, classes: tuple[str, ...]) -> list[str]:
+    if isinstance(label, tuple):
+        return ["" if math.isnan(value) else f"{value:g}" for value in label]
+    return [classes[label]]
 
 
 # --- slides --------------------------------------------------------------------------------------
 
 
 def make_labeled_bag(
-    settings: SyntheticBagSettings, seed: int, number: int, *, label: int | None = None
+    settings: SyntheticBagSettings, seed: int, number: int, *, label: Label | None = None
 ) -> LabeledBag:
     """Return one slide of a cohort, made without the other slides.
 
@@ -224,11 +251,11 @@ def make_labeled_bag(
         settings: of the cohort.
         seed: of the cohort.
         number: of the slide, from 0.
-        label: a class to use instead of its own. If only positions depend on the class, this gives
-            the slide's twin: the same tissue and the same features, at other positions.
+        label: to use instead of its own. If only positions depend on the label, this gives the
+            slide's twin: the same tissue and the same features, at other positions.
     """
     slide = make_labeled_slide(settings, seed, number)
-    label = slide.label if label is None else label
+    label = draw_label(settings, seed, number) if label is None else label
     truth = draw_truth(settings, seed, number, label)
     bag = Bag(
         slide_id=slide.slide_id,
@@ -243,9 +270,9 @@ def make_labeled_bag(
     return LabeledBag(bag, label)
 
 
-def draw_truth(settings: SyntheticBagSettings, seed: int, number: int, label: int) -> SlideTruth:
+def draw_truth(settings: SyntheticBagSettings, seed: int, number: int, label: Label) -> SlideTruth:
     """Draw the tissue and the kind of every cell."""
-    size, ground, composition, placement, _ = _make_generators(seed, number)
+    size, ground, composition, placement, *_ = _make_generators(seed, number)
     few, many = settings.instances
     n = min(many, int(np.exp(size.uniform(np.log(few), np.log(many + 1)))))
     positions = make_tissue_coords(max(few, n), int(ground.integers(2**31)))
@@ -256,18 +283,30 @@ def draw_truth(settings: SyntheticBagSettings, seed: int, number: int, label: in
 
 def make_labeled_slide(settings: SyntheticBagSettings, seed: int, number: int) -> LabeledSlide:
     """Return the slide's row in the cohort's table."""
-    most, classes = settings.slides_per_patient, len(settings.task.classes)
-    rounds, left = divmod(number, most * (most + 1) // 2)
-    slot = next(slot for slot in range(most) if left < (slot + 1) * (slot + 2) // 2)
-    # Labels advance by one per round: patients with any number of slides have all labels.
-    label = (rounds + slot) % classes
-    site = rounds // classes % settings.sites
+    patient, group, site = _assign_patient(settings, number)
+    random = _make_generators(seed, patient)[-1]
+    label = settings.task.draw_label(group, random)
     return LabeledSlide(
         slide_id=f"{settings.task.name}-{seed}-{number:03}",
-        patient_id=f"patient-{seed}-{rounds * most + slot:03}",
-        label=label,
+        patient_id=f"patient-{seed}-{patient:03}",
+        label=settings.task.hide_label(label, random),
         site=f"site-{site}",
     )
+
+
+def draw_label(settings: SyntheticBagSettings, seed: int, number: int) -> Label:
+    """Return the true label of a slide, which is that of its patient."""
+    patient, group, _ = _assign_patient(settings, number)
+    return settings.task.draw_label(group, _make_generators(seed, patient)[-1])
+
+
+def _assign_patient(settings: SyntheticBagSettings, number: int) -> tuple[int, int, int]:
+    """Return the patient of a slide, the patient's group and the site."""
+    most, groups = settings.slides_per_patient, settings.task.groups
+    rounds, left = divmod(number, most * (most + 1) // 2)
+    slot = next(slot for slot in range(most) if left < (slot + 1) * (slot + 2) // 2)
+    # Groups advance by one per round: patients with any number of slides are of all groups.
+    return rounds * most + slot, (rounds + slot) % groups, rounds // groups % settings.sites
 
 
 def make_prototypes(settings: SyntheticBagSettings, seed: int) -> NDArray[np.float64]:
@@ -277,16 +316,19 @@ def make_prototypes(settings: SyntheticBagSettings, seed: int) -> NDArray[np.flo
 
 
 def _make_generators(seed: int, number: int) -> list[np.random.Generator]:
-    """Return an independent random generator for each step, so that steps do not interact."""
+    """Return an independent random generator for each step, so that steps do not interact.
+
+    The last is for the label of the patient of this number; the others are for the slide.
+    """
     sequence = np.random.SeedSequence(seed, spawn_key=(number,))
-    return [np.random.default_rng(stream) for stream in sequence.spawn(5)]
+    return [np.random.default_rng(stream) for stream in sequence.spawn(6)]
 
 
 def _make_features(
     settings: SyntheticBagSettings, seed: int, number: int, truth: SlideTruth
 ) -> NDArray[np.float32]:
     """Draw features kind by kind, then assign them to the cells: only positions use the label."""
-    random = _make_generators(seed, number)[-1]
+    *_, random, _ = _make_generators(seed, number)
     rows = random.standard_normal((len(truth.positions), settings.dim), dtype=np.float32)
     means = make_prototypes(settings, seed).astype(np.float32)
     rows += np.repeat(means, truth.counts, axis=0)
@@ -297,11 +339,13 @@ def _make_features(
 
 def _describe_settings(settings: SyntheticBagSettings) -> dict[str, Any]:
     """Return the settings as JSON values, with the number of outlines instead of the outlines."""
-    task = {"name": settings.task.name, **vars(settings.task)}
-    if "outlines" in task:
-        task["outlines"] = len(task["outlines"])
-    plain: dict[str, Any] = json.loads(json.dumps({**vars(settings), "task": task}))
+    plain: dict[str, Any] = json.loads(json.dumps(vars(settings), default=_describe_task))
     return plain
+
+
+def _describe_task(task: SyntheticTask) -> dict[str, Any]:
+    given = {"name": task.name, **vars(task)}
+    return given | {"outlines": len(given["outlines"])} if "outlines" in given else given
 
 
 # --- oracles: scores computed with knowledge of how the slides were made
@@ -321,6 +365,8 @@ def compute_oracle_scores(
     bag: Bag, settings: SyntheticBagSettings, seed: int
 ) -> NDArray[np.float64]:
     """Return (C,) scores of the oracle that sees the features; higher is more likely.
+
+    For a task with a value it is the value; for findings, a score for each label.
 
     Args:
         bag: of a synthetic cohort.

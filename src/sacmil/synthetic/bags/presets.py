@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sacmil.errors import ConfigError, suggest_names
+from sacmil.synthetic.bags.findings import Findings, make_single_tumour
+from sacmil.synthetic.bags.infiltration import GRADES, Infiltration
+from sacmil.synthetic.bags.infiltration_survival import InfiltrationSurvival
 from sacmil.synthetic.bags.slide_scale import NearOrFar, SameOrDifferent, WhichSide
 from sacmil.synthetic.bags.tasks import Cluster, Margin, Metastasis, Subtype, SyntheticTask
 
@@ -47,6 +50,40 @@ PRESETS: Mapping[str, Mapping[str, SyntheticTask]] = {
         "easy": WhichSide(contrast=5, stray=0),
         "medium": WhichSide(contrast=4, stray=0.5),
         "hard": WhichSide(contrast=3, stray=1, lesion_share=(0.01, 0.03), distance=(0.3, 0.96)),
+    },
+    "infiltration": {
+        "easy": Infiltration(contrast=4, stray=0),
+        "medium": Infiltration(contrast=3),
+        "hard": Infiltration(contrast=2.5, stray=0.4),
+    },
+    "infiltration_grade": {
+        "easy": Infiltration(contrast=4, stray=0, classes=GRADES),
+        "medium": Infiltration(contrast=3, classes=GRADES),
+        "hard": Infiltration(contrast=2.5, stray=0.4, classes=GRADES),
+    },
+    "infiltration_survival": {
+        "easy": InfiltrationSurvival(contrast=4, stray=0),
+        "medium": InfiltrationSurvival(contrast=3),
+        "hard": InfiltrationSurvival(contrast=2.5, stray=0.4),
+    },
+    "findings": {
+        "easy": Findings(
+            contrast=4,
+            clustered=Cluster(clusters=2, density=0.9),
+            metastasis=Metastasis(lesions=1, lesion_share=(0.05, 0.15), likeness=0.5),
+        ),
+        "medium": Findings(
+            contrast=3,
+            clustered=Cluster(clusters=2, clusteredness=((0.0, 0.2), (0.4, 0.8))),
+            infiltrated=make_single_tumour(infiltration=((0.1, 0.4), (0.6, 0.9))),
+            metastasis=Metastasis(lesions=1, lesion_share=(0.02, 0.06)),
+        ),
+        "hard": Findings(
+            contrast=2.5,
+            clustered=Cluster(clusters=2, clusteredness=((0.0, 0.2), (0.2, 0.6))),
+            infiltrated=make_single_tumour(stray=0.4, infiltration=((0.1, 0.5), (0.5, 0.9))),
+            metastasis=Metastasis(lesions=1, lesion_share=(0.01, 0.03), likeness=0.9),
+        ),
     },
 }
 """Task → difficulty → settings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import inf
 from typing import Any, ClassVar, NamedTuple
@@ -12,10 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax, logsumexp
 
+from sacmil.cohorts.cohort import Label
 from sacmil.errors import ConfigError
+from sacmil.metrics.classification import auc
 from sacmil.synthetic.bags.lesion_shape import Polygons, sort_by_lesion_distance
 from sacmil.synthetic.bags.statistics import average_neighborhood, estimate_kind_shares
 from sacmil.synthetic.tissue_shape import make_smooth_noise
+from sacmil.tasks import Classification, Task
 
 Positions = NDArray[np.int64]
 """(N, 2), patch-grid coordinates."""
@@ -75,9 +78,14 @@ TASK_LIMITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticTask(ABC):
-    """The settings of a task, and how its slides are made."""
+    """The settings of a task, and how its slides are made.
+
+    The label of a slide is the index of its class here. Other tasks have values, see ``Label``.
+    """
 
     name: ClassVar[str]
+    min_instances: ClassVar[int] = 20
+    """Fewest instances of a slide."""
     limits: ClassVar[Mapping[str, Limits]] = TASK_LIMITS
     other_kinds: ClassVar[tuple[str, ...]] = ("tumour",)
     """Kinds of cells besides healthy tissue."""
@@ -104,13 +112,31 @@ class SyntheticTask(ABC):
         """Indices of the kinds that are tumour."""
         return (self.zones,)
 
+    @property
+    def target_task(self) -> Task:
+        """What is predicted."""
+        return Classification(self.classes)
+
+    @property
+    def groups(self) -> int:
+        """Groups of patients, equally frequent; by default one for each class."""
+        return len(self.classes)
+
+    def draw_label(self, group: int, random: Random) -> Label:
+        """Draw the label of a patient of a group."""
+        return group
+
+    def hide_label(self, label: Label, random: Random) -> Label:
+        """Return what the table has of a label, NaN for what is unknown."""
+        return label
+
     @abstractmethod
-    def draw_other_counts(self, n: int, label: int, random: Random) -> list[int]:
+    def draw_other_counts(self, n: int, label: Any, random: Random) -> list[int]:
         """Draw how many of n instances are of each kind besides healthy tissue."""
 
     @abstractmethod
     def place_other_cells(
-        self, kinds: CellKinds, positions: Positions, counts: list[int], label: int, random: Random
+        self, kinds: CellKinds, positions: Positions, counts: list[int], label: Any, random: Random
     ) -> None:
         """Assign the kinds besides healthy tissue to positions, exactly ``counts`` of each."""
 
@@ -118,10 +144,18 @@ class SyntheticTask(ABC):
     def score_classes(self, positions: Positions, probabilities: Floats) -> Floats:
         """Return one score per class, computed with full knowledge of how slides are made.
 
+        For other targets it is the value, or a score for each label.
+
         Args:
             positions: (N, 2).
             probabilities: (N, kinds), of each kind for every instance; 0 or 1 for the truth.
         """
+
+    def measure_oracle(self, labels: Sequence[Any], scores: Floats) -> dict[str, float]:
+        """Return metrics by name of an oracle's scores (slides, S), given the true labels."""
+        columns = enumerate(np.transpose(scores))
+        each = [auc(np.equal(labels, label), column) for label, column in columns]
+        return {"auc": float(np.mean(each))}
 
     def make_prototypes(self, dim: int, random: Random) -> Floats:
         """Return (kinds, dim) the mean feature of each kind, a simplex with edge ``contrast``."""
@@ -131,13 +165,17 @@ class SyntheticTask(ABC):
                 f"dim is {dim}; {self.name} has {kinds} kinds of cells, expected at least {kinds}"
             )
         directions, _ = np.linalg.qr(random.standard_normal((dim, kinds)))
-        return np.asarray(directions.T * self.contrast / np.sqrt(2))
+        return self.adjust_prototypes(np.asarray(directions.T * self.contrast / np.sqrt(2)))
+
+    def adjust_prototypes(self, prototypes: Floats) -> Floats:
+        """Return the prototypes of kinds that are not all equally far apart."""
+        return prototypes
 
     def choose_zone_width(self, n: int) -> float:
         """Return the width of a zone of healthy tissue in patches, on a slide of n."""
         return ZONE_PATCHES
 
-    def draw_counts(self, n: int, label: int, random: Random) -> Counts:
+    def draw_counts(self, n: int, label: Any, random: Random) -> Counts:
         """Draw how many of n instances are of each kind; zones of healthy tissue are uneven."""
         others = self.draw_other_counts(n, label, random)
         weights = random.uniform(0.5, 1.5, self.zones)
@@ -145,7 +183,7 @@ class SyntheticTask(ABC):
         return np.array([*np.diff(cuts, prepend=0), *others])
 
     def place_cells(
-        self, positions: Positions, counts: Counts, label: int, random: Random
+        self, positions: Positions, counts: Counts, label: Any, random: Random
     ) -> CellKinds:
         """Assign a kind to every position; healthy tissue fills what is left, zone by zone."""
         kinds = np.full(len(positions), UNASSIGNED)
@@ -210,9 +248,8 @@ class Metastasis(SyntheticTask):
             kinds[random.choice(lesion, tumour, replace=False)] = self.zones
         scatter_cells(kinds, mimic, self.zones + 1, random)
 
-    def make_prototypes(self, dim: int, random: Random) -> Floats:
-        """Return the prototypes; that of a mimic is between healthy tissue and tumour."""
-        prototypes = super().make_prototypes(dim, random)
+    def adjust_prototypes(self, prototypes: Floats) -> Floats:
+        """Move that of a mimic between healthy tissue and tumour."""
         healthy, tumour = prototypes[: self.zones].mean(0), prototypes[self.zones]
         prototypes[self.zones + 1] = healthy + self.likeness * (tumour - healthy)
         return prototypes
@@ -336,14 +373,13 @@ class Cluster(SyntheticTask):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Margin(SyntheticTask):
-    """Task 4: have the immune cells entered the tumour?
+class MarginTask(SyntheticTask):
+    """How many immune cells have entered the tumour.
 
     A tumour is a blob of tumour cells with gaps. Immune cells are in gaps, or in a rim around the
     blob. Neither counts nor the positions of tumour cells depend on the label.
     """
 
-    name: ClassVar[str] = "margin"
     other_kinds: ClassVar[tuple[str, ...]] = ("tumour", "immune")
     limits: ClassVar[Mapping[str, Limits]] = TASK_LIMITS | {
         "density": Limits(0, 1, "above 0 and below 1: gaps are needed", excluded=(0, 1))
@@ -354,7 +390,6 @@ class Margin(SyntheticTask):
     oracle_edge: ClassVar[float] = 0.7
     oracle_steepness: ClassVar[int] = 6
     """How the oracle separates inside from outside: in patches, and in a blob's share of tumour."""
-    classes: tuple[str, ...] = ("excluded", "infiltrated")
     tumour_share: Span = (0.1, 0.25)
     """Tumour cells among all."""
     lesions: int = 2
@@ -367,8 +402,8 @@ class Margin(SyntheticTask):
     """Positions in the rim per immune cell."""
     stray: float = 0.2
     """Share of the immune cells that are anywhere else."""
-    infiltration: tuple[Span, Span] = ((0.0, 0.0), (1.0, 1.0))
-    """Share of the others that are inside, for each class."""
+    infiltration: tuple[Span, Span] | Span
+    """Share of the others that are inside."""
     outlines: Polygons = ()
     """Shapes of the tumours; random blobs if empty."""
 
@@ -383,14 +418,18 @@ class Margin(SyntheticTask):
                 "or rim"
             )
 
-    def draw_other_counts(self, n: int, label: int, random: Random) -> list[int]:
+    @abstractmethod
+    def draw_infiltration(self, label: Any, random: Random) -> float:
+        """Draw the share of immune cells inside, of those that are not stray."""
+
+    def draw_other_counts(self, n: int, label: Any, random: Random) -> list[int]:
         """Draw counts that do not depend on the label."""
         tumour = draw_count(n, self.tumour_share, random)
         gaps = self._compute_area(tumour) - tumour
         return [tumour, max(1, int(self.immune_share * gaps))]
 
     def place_other_cells(
-        self, kinds: CellKinds, positions: Positions, counts: list[int], label: int, random: Random
+        self, kinds: CellKinds, positions: Positions, counts: list[int], label: Any, random: Random
     ) -> None:
         """Place the tumour first, independent of the label; then immune cells in gaps and rim."""
         tumour, immune = counts
@@ -401,25 +440,43 @@ class Margin(SyntheticTask):
         rim = random.permutation(outwards[area : area + max(1, round(self.rim * immune))])
         kinds[blob[:tumour]] = self.zones
         settled = immune - round(self.stray * immune)
-        inside = round(settled * random.uniform(*self.infiltration[label]))
+        inside = round(settled * self.draw_infiltration(label, random))
         gaps = blob[tumour:]
         kinds[gaps[:inside]] = kinds[rim[: settled - inside]] = self.zones + 1
         scatter_cells(kinds, immune - settled, self.zones + 1, random)
 
-    def score_classes(self, positions: Positions, probabilities: Floats) -> Floats:
-        """Score by the share of immune cells inside, where tumour is as dense as in a blob."""
+    def estimate_inside(self, positions: Positions, probabilities: Floats) -> Floats:
+        """Return (kinds,) the share of each kind that is where tumour is as dense as in a blob."""
         tumour, common = probabilities[:, self.zones], np.maximum(probabilities.mean(0), 1e-12)
         near, _ = average_neighborhood(positions, tumour, self.oracle_width, include_self=False)
         near = near - tumour.mean()
         in_blob = max(float(tumour @ near) / max(float(tumour.sum()), 1e-12), 1e-12)
         inside = expit(self.oracle_steepness * (near / in_blob - self.oracle_edge)) + 1e-12
         # Inside a blob the mixture of kinds differs, so their shares are estimated again.
-        immune = inside.sum() * estimate_kind_shares(probabilities / common, inside)[-1]
-        return make_two_class_scores(float(immune / (len(positions) * common[-1])))
+        found = inside.sum() * estimate_kind_shares(probabilities / common, inside)
+        return np.asarray(found / (len(positions) * common))
 
     def _compute_area(self, tumour: int) -> int:
         """Return the area of the blob, with at least one gap for an immune cell."""
         return max(tumour + 1, round(tumour / self.density))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margin(MarginTask):
+    """Task 4: have the immune cells entered the tumour?"""
+
+    name: ClassVar[str] = "margin"
+    classes: tuple[str, ...] = ("excluded", "infiltrated")
+    infiltration: tuple[Span, Span] = ((0.0, 0.0), (1.0, 1.0))
+    """Share of the others that are inside, for each class."""
+
+    def draw_infiltration(self, label: int, random: Random) -> float:
+        """Draw from the span of the class."""
+        return random.uniform(*self.infiltration[label])
+
+    def score_classes(self, positions: Positions, probabilities: Floats) -> Floats:
+        """Score by the share of immune cells inside."""
+        return make_two_class_scores(float(self.estimate_inside(positions, probabilities)[-1]))
 
 
 def draw_count(n: int, share: Span, random: Random) -> int:

@@ -1,0 +1,405 @@
+"""Captured steps are those of plain training, and give way where they cannot be.
+
+Without a GPU a stand-in repeats the captured call at every replay, on the memory that it was
+captured with. Tests marked ``gpu`` capture for real.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sacmil.models import MILModel, Recipe, Sample, create_model, list_models
+from sacmil.models._recipe import Lookahead
+from sacmil.synthetic.tissue_shape import make_tissue_coords
+from sacmil.tasks import MultiLabel, Ordinal, Regression, Survival, Task
+from sacmil.training import capture
+from sacmil.training.capture import CapturingTrainer, GraphCache
+from sacmil.training.trainer import Trainer
+
+LENGTHS = (90, 130, 90, 75, 130)
+RECIPE = Recipe(optimizer="adamw", lr=1e-3, schedule="cosine", epochs=4, weight_decay=1e-2)
+OPTIONS: dict[str, dict[str, Any]] = {"sac_mil": {"dim": 32, "k": 4}}
+LONG_STEPS = ("hipt", "longnet", "mambamil", "mammil", "norma", "r2t", "transmil")
+WAITING_MODELS = ("hipt",)
+"""Read numbers from the GPU in the middle of a step."""
+
+
+class RepeatingGraph:
+    """Stands in for a graph: computes nothing when captured, and the call at every replay."""
+
+    def __init__(self, call, sample: Sample | None) -> None:
+        self.call, self.sample = call, sample
+        self.returned: dict[str, Tensor] = {}
+
+    def replay(self) -> None:
+        self.returned.update(self.call(self.sample))
+
+
+class Memory:
+    """The GPU's memory as a stand-in sees it: every graph takes one byte."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.free, self.total, self.captures, self.tries = 1000, 1000, 0, 0
+        self.failure: Exception | None = None
+        self.obstacles: list[str] = []
+        monkeypatch.setattr(GraphCache, "_record", lambda cache, *given: self.record(*given))
+        monkeypatch.setattr(GraphCache, "_find_free", lambda cache: self.free)
+        monkeypatch.setattr(GraphCache, "_find_total", lambda cache: self.total)
+        monkeypatch.setattr(capture, "_watch_obstacles", self.watch)
+
+    def record(self, call, sample: Sample | None) -> tuple[RepeatingGraph, dict[str, Tensor]]:
+        self.tries += 1
+        if self.failure:
+            raise self.failure
+        self.captures += 1
+        self.free -= 1
+        graph = RepeatingGraph(call, sample)
+        return graph, graph.returned
+
+    @contextmanager
+    def watch(self, device: torch.device) -> Iterator[list[str]]:
+        yield self.obstacles
+
+
+@pytest.fixture
+def memory(monkeypatch) -> Memory:
+    return Memory(monkeypatch)
+
+
+def make_model(name: str, task: Task | None = None, device: str = "cpu") -> MILModel:
+    torch.manual_seed(0)
+    outputs = task.outputs if task else 2
+    model = create_model(name, in_dim=16, num_classes=outputs, **OPTIONS.get(name, {}))
+    if task:
+        model.set_task(task)
+    return model.to(device)
+
+
+def make_bag(model: MILModel, number: int, *, resident: bool, device: str = "cpu") -> Sample:
+    """Return one of five bags."""
+    random, n = np.random.default_rng(number), LENGTHS[number]
+    features = random.standard_normal((n, 16), dtype=np.float32)
+    coords = make_tissue_coords(n, seed=number).astype(np.float64)
+    plan = {key: torch.from_numpy(v).to(device) for key, v in model.plan(coords, features).items()}
+    target = model.known_task.prepare(TARGETS[model.known_task.kind][number])
+    tensors = (torch.from_numpy(x).to(device) for x in (features, coords))
+    return Sample(*tensors, plan, target.to(device), resident)
+
+
+TASKS: dict[str, Task] = {
+    "regression": Regression(("age",)),
+    "ordinal": Ordinal(("low", "mid", "high"), "grade"),
+    "multilabel": MultiLabel(("er", "pr")),
+    "survival": Survival("t", "e", bins=2, horizons=(3.0,), curve_times=(2.0, 4.0)),
+}
+TARGETS = {
+    "classification": np.array([[0.0], [1], [0], [1], [1]]),
+    "regression": np.array([[30.0], [41], [55], [62], [70]]),
+    "ordinal": np.array([[0.0], [1], [2], [1], [0]]),
+    "multilabel": np.array([[0.0, 1], [1, np.nan], [1, 0], [0, 0], [1, 1]]),
+    "survival": np.array([[1.0, 1], [2, 1], [3, 0], [4, 1], [5, 1]]),
+}
+
+
+def fit_task(name: str) -> Task | None:
+    return TASKS[name].fitted(TARGETS[name]) if name in TASKS else None
+
+
+def train(
+    trainer_class: type[Trainer],
+    name: str,
+    *,
+    recipe: Recipe = RECIPE,
+    task: Task | None = None,
+    resident: bool = True,
+    steps: int = 10,
+    device: str = "cpu",
+    precision: torch.dtype = torch.float32,
+) -> tuple[list[float], list[Tensor], Trainer]:
+    """Return losses, then weights and predictions, after some steps with random numbers."""
+    model = make_model(name, task, device)
+    bags = [make_bag(model, n, resident=resident, device=device) for n in range(len(LENGTHS))]
+    trainer = trainer_class(model, recipe, task=task, precision=precision)
+    torch.manual_seed(1)
+    drawn = itertools.cycle(range(len(bags)))
+    losses = []
+    for step in range(steps):
+        batch = [bags[next(drawn)] for _ in range(recipe.accumulate)]
+        losses += [float(loss) for loss in trainer.step(batch, step / 5).values()]
+        if step > steps - 3:
+            predicted = [trainer.predict(bag).detach().cpu() for bag in bags]
+    weights = [p.detach().cpu() for p in model.parameters()]
+    return losses, [*weights, *predicted], trainer
+
+
+def check_equal(found: tuple, expected: tuple, *, tolerance: float = 0.0) -> None:
+    np.testing.assert_allclose(found[0], expected[0], rtol=tolerance, atol=tolerance)
+    for one, other in zip(found[1], expected[1], strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+RECIPES = {
+    "standard": RECIPE,
+    "accumulate": RECIPE.replace(accumulate=3),
+    "clip": RECIPE.replace(clip={"": 0.1}),
+    "lookahead": RECIPE.replace(lookahead=Lookahead(steps=2), optimizer="radam"),
+    "adam": RECIPE.replace(optimizer="adam", layer_decay=0.5, schedule="constant"),
+}
+
+
+@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_replayed_steps_of_every_recipe_are_plain_ones(memory, recipe, resident) -> None:
+    settings = {"recipe": RECIPES[recipe], "resident": resident}
+    expected = train(Trainer, "abmil_gated", **settings)
+    assert np.std(expected[0]) > 1e-3
+    found = train(CapturingTrainer, "abmil_gated", **settings)
+    check_equal(found, expected)
+    assert memory.captures >= 5
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in LONG_STEPS else ())
+        for name in list_models()
+    ],
+)
+def test_replayed_steps_of_every_model_are_plain_ones(memory, name: str) -> None:
+    check_equal(train(CapturingTrainer, name), train(Trainer, name))
+    assert memory.captures >= 10
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_replayed_steps_of_every_task_are_plain_ones(memory, task: str) -> None:
+    fitted = fit_task(task)
+    found = train(CapturingTrainer, "sac_mil_near_far", task=fitted)
+    check_equal(found, train(Trainer, "sac_mil_near_far", task=fitted))
+    assert memory.captures >= 10
+
+
+def test_bags_that_stay_are_captured_once_each_and_others_by_shape(memory) -> None:
+    trainer = train(CapturingTrainer, "abmil", resident=True)[2]
+    assert len(trainer._graphs) == 5 + 5 + 1  # steps, predictions, the update
+    trainer = train(CapturingTrainer, "abmil", resident=False)[2]
+    assert len(trainer._graphs) == 3 + 3 + 1
+
+
+def test_a_model_that_waits_for_the_gpu_takes_plain_steps(memory) -> None:
+    memory.obstacles.append("a step waits for the GPU")
+    check_equal(train(CapturingTrainer, "abmil"), train(Trainer, "abmil"))
+    assert not memory.captures
+
+
+@pytest.mark.parametrize(
+    "change", [{"instance_dropout": 0.3}, {"instance_dropout": 0.1, "accumulate": 2}]
+)
+def test_steps_whose_shapes_never_repeat_are_plain(memory, change) -> None:
+    recipe = RECIPE.replace(**change)
+    found = train(CapturingTrainer, "abmil", recipe=recipe)
+    check_equal(found, train(Trainer, "abmil", recipe=recipe))
+    assert not memory.captures
+
+
+def test_a_loss_of_several_bags_takes_plain_steps(memory) -> None:
+    task = Survival("t", "e", "cox", horizons=(3.0,), curve_times=(2.0,))
+    task = task.fitted(TARGETS["survival"])
+    recipe = RECIPE.replace(accumulate=5)
+    found = train(CapturingTrainer, "abmil", task=task, recipe=recipe)
+    check_equal(found, train(Trainer, "abmil", task=task, recipe=recipe))
+    assert not memory.captures
+
+
+@pytest.mark.parametrize(
+    ("failure", "stops"),
+    [
+        (torch.OutOfMemoryError("out of memory"), False),
+        (RuntimeError("operation not permitted when stream is capturing"), True),
+    ],
+)
+def test_a_capture_that_fails_leaves_plain_steps(memory, failure, stops) -> None:
+    memory.failure = failure
+    found = train(CapturingTrainer, "abmil")
+    check_equal(found, train(Trainer, "abmil"))
+    assert bool(found[2].obstacle) == stops
+    assert memory.tries == (3 if stops else memory.tries)
+    assert not len(found[2]._graphs)
+
+
+def test_graphs_used_least_recently_go_first(memory) -> None:
+    memory.free = memory.total = 8  # a budget of four
+    cache = GraphCache(torch.device("cpu"))
+    for key in "abcd":
+        cache.capture((key,), lambda sample: {}, None)
+    assert cache.get(("a",))
+    cache.capture(("e",), lambda sample: {}, None)
+    assert cache.cost == 4
+    assert [key for (key,) in cache._graphs] == ["c", "d", "a", "e"]
+
+
+def test_one_graph_that_is_too_large_is_not_captured_again(memory) -> None:
+    cache = GraphCache(torch.device("cpu"))
+    cache._budget = 0
+    assert cache.capture(("a",), lambda sample: {}, None)
+    cache._drop(("a",))
+    assert not cache.should_capture(("a",), at_once=True)
+
+
+def test_graphs_make_room_for_other_jobs(memory) -> None:
+    cache = GraphCache(torch.device("cpu"))
+    cache.capture(("a",), lambda sample: {}, None)
+    memory.free = 20  # of 1000: another job took the rest
+    assert not cache.should_capture(("b",), at_once=True)
+    assert not len(cache)
+
+
+def test_more_shapes_than_graphs_do_not_displace_each_other_at_once(memory, monkeypatch) -> None:
+    monkeypatch.setattr(capture, "MAX_GRAPHS", 3)
+    monkeypatch.setattr(capture, "_STALE_REPLAYS", 12)
+    cache = GraphCache(torch.device("cpu"))
+    for _ in range(10):
+        for key in range(5):
+            if not cache.get((key,)) and cache.should_capture((key,), at_once=False):
+                cache.capture((key,), lambda sample: {}, None)
+    assert memory.captures == 3
+    for _ in range(10):  # those of before are needed no more
+        for key in range(8, 10):
+            if not cache.get((key,)) and cache.should_capture((key,), at_once=False):
+                cache.capture((key,), lambda sample: {}, None)
+    assert {8, 9} <= {key for (key,) in cache._graphs}
+
+
+# --- on a GPU
+
+
+@pytest.fixture
+def fresh_gpu() -> Iterator[None]:
+    """The GPU without what other tests left there."""
+    torch.cuda.empty_cache()
+    yield
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.cuda.empty_cache()
+
+
+def train_both(name: str, **settings: Any) -> tuple[tuple, tuple]:
+    """Train by replayed and by plain steps on a GPU."""
+    found = train(CapturingTrainer, name, device="cuda", **settings)
+    plain = train(PlainTrainer, name, device="cuda", **settings)
+    return found, plain
+
+
+class PlainTrainer(CapturingTrainer):
+    """Takes plain steps, with the learning rate where captured steps have it."""
+
+    def _find_obstacle(self) -> str:
+        return "for comparison"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", list_models())
+def test_captured_steps_of_every_model_are_plain_ones(fresh_gpu, name: str) -> None:
+    found, plain = train_both(name, steps=50)
+    check_equal(found, plain, tolerance=2e-3)
+    assert bool(found[2].obstacle) == (name in WAITING_MODELS), found[2].obstacle
+    assert (len(found[2]._graphs) > 0) == (name not in WAITING_MODELS)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["abmil_gated", "sac_mil_local", "sac_mil", "mean_pool"])
+def test_captured_steps_of_deterministic_models_have_the_same_bits(fresh_gpu, name: str) -> None:
+    check_equal(*train_both(name, steps=50))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_captured_steps_of_every_recipe_are_plain_ones(fresh_gpu, recipe, resident) -> None:
+    settings = {"recipe": RECIPES[recipe], "resident": resident}
+    check_equal(*train_both("abmil_gated", **settings), tolerance=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("task", TASKS)
+def test_captured_steps_of_every_task_are_plain_ones(fresh_gpu, task: str) -> None:
+    found, plain = train_both("sac_mil_near_far", task=fit_task(task), steps=50)
+    check_equal(found, plain, tolerance=1e-4)
+    assert len(found[2]._graphs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["sac_mil_near_far", "transmil"])
+def test_captured_steps_in_bfloat16_are_plain_ones(fresh_gpu, name: str) -> None:
+    found, plain = train_both(name, precision=torch.bfloat16, steps=20)
+    check_equal(found, plain, tolerance=2e-2)
+    assert len(found[2]._graphs)
+
+
+@pytest.mark.gpu
+def test_a_step_that_waits_is_found_before_it_is_captured(fresh_gpu) -> None:
+    trainer = train(CapturingTrainer, "hipt", device="cuda", steps=4)[2]
+    assert "waits for the GPU" in trainer.obstacle
+
+
+@pytest.mark.gpu
+def test_training_goes_on_after_a_capture_that_failed(fresh_gpu, monkeypatch) -> None:
+    @contextmanager
+    def overlook(device: torch.device) -> Iterator[list[str]]:
+        yield []
+
+    monkeypatch.setattr(capture, "_watch_obstacles", overlook)
+    found = train(CapturingTrainer, "hipt", device="cuda", steps=20)
+    monkeypatch.undo()
+    plain = train(PlainTrainer, "hipt", device="cuda", steps=20)
+    assert found[2].obstacle
+    check_equal(found, plain, tolerance=2e-3)
+    other = train(CapturingTrainer, "abmil", device="cuda")  # the pool is sound too
+    check_equal(other, train(PlainTrainer, "abmil", device="cuda"), tolerance=1e-5)
+    assert len(other[2]._graphs)
+
+
+@pytest.mark.gpu
+def test_many_shapes_take_no_more_memory_than_they_may(fresh_gpu, monkeypatch) -> None:
+    model = make_model("sac_mil_near_far", device="cuda")
+    trainer = CapturingTrainer(model, RECIPE)
+    trainer._graphs._budget = 100e6
+    free = torch.cuda.mem_get_info()[0]
+    random = np.random.default_rng(0)
+    for step in range(300):
+        n = 500 + 7 * step
+        coords = make_tissue_coords(n, seed=step).astype(np.float64)
+        features = random.standard_normal((n, 16), dtype=np.float32)
+        plan = {k: torch.from_numpy(v).cuda() for k, v in model.plan(coords, features).items()}
+        tensors = (torch.from_numpy(x).cuda() for x in (features, coords))
+        trainer.step([Sample(*tensors, plan, torch.tensor(step % 2).cuda(), resident=True)])
+    assert 0 < len(trainer._graphs) < 300
+    assert trainer._graphs.cost <= 100e6
+    assert free - torch.cuda.mem_get_info()[0] < 1e9
+
+
+@pytest.mark.gpu
+def test_out_of_memory_during_a_capture_leaves_plain_steps(fresh_gpu) -> None:
+    recorded = GraphCache._record
+    tries = []
+
+    def run_out(cache: GraphCache, call, sample):
+        def call_and_fail(own: Sample) -> dict[str, Tensor]:
+            call(own)
+            return {"": torch.empty(2**50, dtype=torch.uint8, device="cuda")}
+
+        tries.append(sample)
+        return recorded(cache, call_and_fail, sample)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GraphCache, "_record", run_out)
+        found = train(CapturingTrainer, "abmil", device="cuda")
+    check_equal(found, train(PlainTrainer, "abmil", device="cuda"), tolerance=1e-5)
+    assert tries
+    assert not found[2].obstacle
