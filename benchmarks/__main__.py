@@ -3,6 +3,7 @@
 from benchmarks import (
     arrange,
     bags,
+    captured,
     extraction,
     forward,
     heatmap,
@@ -12,6 +13,10 @@ from benchmarks import (
     runtime,
     scale,
     startup,
+    steps,
+    streaming,
+    survival_intervals,
+    tasks,
     training,
     viewer,
     viewer_list,
@@ -25,10 +30,15 @@ bags.main([])
 forward.main([])
 length.main([])
 length_page.main([])
+captured.main([])
 zoo.main(["--instances", "1000", "10000"])
 readers.main([])
 extraction.main(["--side", "8192"])
 training.main([])
+streaming.main([])
+steps.main(["--lengths", "500", "1500"])
+tasks.main(["--instances", "1000"])
+survival_intervals.main([])
 runtime.main([])
 heatmap.main([])
 scale.main(["--slides", "2000"])

@@ -76,7 +76,10 @@ def _passes(x: Tensor, level: int, rows: int, warps: int) -> Iterator[tuple[str,
             **sizes,
         ),
     )
-    yield "gelu_unshift", _launch(made.gelu_unshift[blocks,], x, out, *shift[:3], **sizes)
+    yield (
+        "gelu_unshift",
+        _launch(made.move_folds[blocks,], x, out, *shift[:3], BACK=True, GELU=True, **sizes),
+    )
     yield (
         "gelu_unshift_backward",
         _launch(made.gelu_unshift_backward[few,], x, out, more, sums, *shift[:3], blocks, **sizes),
