@@ -17,18 +17,20 @@ def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def to_integer(name: str, value: object, minimum: int | None = None) -> int:
+def to_integer(name: str, value: object, minimum: int | None = None, alternative: str = "") -> int:
     """Return an integer of Python; reject other types and integers below the minimum.
 
     Args:
         name: of the argument.
         value: what was given.
         minimum: None accepts every integer.
+        alternative: what may be given instead, for the message.
     """
     if is_integer(value) and (minimum is None or value >= minimum):
         return int(value)
     limit = "" if minimum is None else f" from {minimum} up"
-    raise OptionError(f"`{name}` is {shorten_value(value)}; expected a whole number{limit}")
+    other = f", or {alternative}" if alternative else ""
+    raise OptionError(f"`{name}` is {shorten_value(value)}; expected a whole number{limit}{other}")
 
 
 def list_paths(name: str, value: object, noun: str = "path") -> list[Path]:

@@ -106,6 +106,17 @@ def gpus_option(text: str) -> Callable[[Command], Command]:
     return option("--gpus", text, metavar="0,1", callback=_parse_gpus)
 
 
+def parse_count_or_auto(
+    context: click.Context, parameter: click.Parameter, value: str
+) -> int | str:
+    """Return a whole number from 1 up, or auto."""
+    if value == "auto":
+        return value
+    if value.isdecimal() and int(value) > 0:
+        return int(value)
+    raise click.BadParameter(f"{value!r} is neither a whole number from 1 up nor auto")
+
+
 def check_engine(engine: str | None, address: str | None) -> None:
     """Reject the address of a Ray cluster for another engine."""
     if address and engine != "ray":

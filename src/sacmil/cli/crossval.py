@@ -23,7 +23,13 @@ _JOB_OPTIONS = ("out", "seeds", "per_gpu", "cache", "engine", "address")
 )
 @opt.option("--repeats", "Number of times to make new folds.  [default: 1]", opt.COUNT)
 @opt.gpus_option("GPU numbers.  [default: all]")
-@opt.option("--per-gpu", "Jobs at once per GPU.", opt.COUNT, default=1)
+@opt.option(
+    "--per-gpu",
+    "Jobs at once per GPU, or auto: one more as long as all get faster.",
+    metavar="COUNT|auto",
+    default="1",
+    callback=opt.parse_count_or_auto,
+)
 @opt.option("--workers", "Jobs at once on the CPU.  [default: 1]", opt.COUNT)
 @opt.option("--engine", "Run jobs on this machine or on Ray.", opt.ENGINES, default="local")
 @opt.address_option

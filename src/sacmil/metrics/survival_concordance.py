@@ -247,7 +247,9 @@ def _sum_pairs_of_block(
         block = rows[start : start + step]
         begin = first[block[0]]
         shares = _compare_risks(risks[block], risks[begin:], first[block] - begin)
-        ordered = shares.astype(of_second.dtype) @ of_second[begin:]
+        # everything here is finite, but some builds of BLAS raise the flag of invalid values
+        with np.errstate(invalid="ignore"):
+            ordered = shares.astype(of_second.dtype) @ of_second[begin:]
         numerators += np.einsum("bi,ib->b", of_first[:, start : start + step], ordered)
     return numerators, denominators
 

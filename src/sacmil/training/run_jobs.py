@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from sacmil.parallel import TaskOutcome, WorkerPool
 from sacmil.training.checkpoint import EpochMetrics, read_last_epoch
 from sacmil.training.job import DeviceConfig, TrainingJob, run_job
 from sacmil.training.loading import CacheMode
+from sacmil.training.sharing import MAX_JOBS, Epoch, SharedDevice, measure_free_memory
 
 _POLL_S = 0.5
 
@@ -37,6 +39,8 @@ class TrainingResources:
 
     devices: tuple[str, ...] = ("cpu",)
     """One device per worker; list a device twice to run two jobs on it."""
+    is_shared: bool = False
+    """Whether jobs are added to each device as long as all of them together get faster."""
     threads: int | None = None
     """Of torch for each job on a CPU; None divides the cores evenly."""
     cache: CacheMode = "auto"
@@ -82,7 +86,8 @@ def run_jobs(
     if resources.engine == "ray":
         engine = _run_on_ray
     else:
-        engine = _run_in_process if len(resources.devices) == 1 else _run_in_workers
+        is_single = len(resources.devices) == 1 and not resources.is_shared
+        engine = _run_in_process if is_single else _run_in_workers
     failed = []
     for outcome in engine(jobs, resources, monitor):
         job = jobs[outcome.key]
@@ -114,23 +119,48 @@ def _run_in_process(
 def _run_in_workers(
     pending: Sequence[TrainingJob], resources: TrainingResources, monitor: Monitor
 ) -> Iterator[TaskOutcome]:
-    """Run jobs in one process per device; each job gets the next free device."""
-    free = list(resources.devices[: len(pending)])[::-1]
-    threads = resources.threads or max(1, count_cores() // max(1, len(free)))
+    """Run each job in a process; it gets the device with the fewest jobs that has room."""
+    devices = _make_devices(resources, len(pending))
+    count = min(len(pending), sum(device.most for device in devices.values()))
+    threads = resources.threads or max(1, count_cores() // max(1, count))
     waiting = list(range(len(pending)))[::-1]
     device_of: dict[int, str] = {}
-    with WorkerPool(len(free), memory_limit=0, threads=threads) as workers:
+    with WorkerPool(count, memory_limit=0, threads=threads) as workers:
         while waiting or workers.pending_count:
-            while waiting and free:
-                index = waiting.pop()
-                device_of[index] = free.pop()
-                config = DeviceConfig(device_of[index], resources.cache, threads)
+            while waiting and (free := [name for name in devices if devices[name].has_room]):
+                index, name = waiting.pop(), min(free, key=lambda name: devices[name].count)
+                devices[name].start(index)
+                device_of[index] = name
+                config = DeviceConfig(name, resources.cache, threads)
                 workers.submit(index, run_job, pending[index], config, limit_s=float("inf"))
             outcome = workers.next_outcome(_POLL_S)
             monitor.report_progress()
             if outcome is not None:
-                free.append(device_of.pop(outcome.key))
+                devices[device_of.pop(outcome.key)].end(outcome.key)
                 yield outcome
+            if waiting and not all(device.is_settled for device in devices.values()):
+                epochs = _read_epochs(pending, device_of)
+                for device in devices.values():
+                    device.judge(epochs)
+
+
+def _make_devices(resources: TrainingResources, jobs: int) -> dict[str, SharedDevice]:
+    """Return each device by its name, with how many jobs it may have."""
+    counts = Counter(resources.devices)
+    if not resources.is_shared:
+        return {name: SharedDevice(count) for name, count in counts.items()}
+    most = min(MAX_JOBS, count_cores(), jobs) // len(counts)
+    return {name: SharedDevice(most, partial(measure_free_memory, name)) for name in counts}
+
+
+def _read_epochs(pending: Sequence[TrainingJob], running: Iterable[int]) -> dict[int, Epoch]:
+    """Return the newest epoch of each running job that has one, by its index."""
+    lines = {index: read_last_epoch(pending[index].folder) for index in running}
+    return {
+        index: Epoch(int(line["epoch"]), float(line["seconds"]))
+        for index, line in lines.items()
+        if line is not None
+    }
 
 
 def _run_on_ray(
@@ -225,15 +255,17 @@ class EpochMonitor:
         """Report nothing after the last epoch."""
 
 
-def resolve_devices(devices: Devices, per_gpu: int, engine: str) -> tuple[str, ...]:
-    """Return the device of each job at a time.
+def resolve_devices(
+    devices: Devices, per_gpu: int | Literal["auto"], engine: str
+) -> tuple[str, ...]:
+    """Return the device of each job at a time; each GPU once if the number of jobs is auto.
 
     Args:
         devices: one or more; auto is all GPUs, or the CPU.
         per_gpu: jobs at once on each GPU.
         engine: with ray, the devices are those of other machines and are not checked.
     """
-    count = to_integer("per_gpu", per_gpu, 1)
+    count = 1 if per_gpu == "auto" else to_integer("per_gpu", per_gpu, 1, "auto")
     if devices == "auto":
         devices = _list_gpus() or ["cpu"]
     given = [devices] if isinstance(devices, str | torch.device) else devices

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -123,7 +123,7 @@ def train(
     if every_slide:
         chosen = _keep_last_epoch(chosen)
     plan = RunPlan(folder, dataset, made, {chosen.model: chosen}, [chosen.seed], number)
-    resources = TrainingResources((resolve_device(device),), threads, cache)
+    resources = TrainingResources((resolve_device(device),), threads=threads, cache=cache)
     with open_jobs(plan, on_progress) as (_, pending):
         for failed in run_jobs(pending, resources, EpochMonitor(on_progress)):
             assert failed.error is not None  # the job ran in this process
@@ -142,7 +142,7 @@ def cross_validate(
     config: str | Path | Mapping[str, Any] | None = None,
     options: Overrides = (),
     devices: Devices = "auto",
-    per_gpu: int = 1,
+    per_gpu: int | Literal["auto"] = 1,
     threads: int | None = None,
     cache: CacheMode = "auto",
     engine: EngineName = "local",
@@ -164,7 +164,7 @@ def cross_validate(
         config: a YAML file, or its values: one configuration for all models, or one for each.
         options: training settings and model options to change, such as ``{"lr": 2e-4}``.
         devices: one per job at a time: ``["cuda:0", "cuda:1"]``; auto is all GPUs, or the CPU.
-        per_gpu: jobs at once on each GPU.
+        per_gpu: jobs at once on each GPU; auto adds one as long as all together get faster.
         threads: of torch for each job on a CPU; None divides the cores evenly.
         cache: where to keep bags between epochs: auto, none, memory or gpu.
         engine: run jobs on this machine (local) or on Ray (ray).
@@ -185,7 +185,8 @@ def cross_validate(
     configs = resolve_configs(models, config=config, recipe=recipe, options=options)
     listed = _make_seeds(configs, seeds)
     workers = resolve_devices(devices, per_gpu, engine)
-    resources = TrainingResources(workers, threads, cache, engine, address)
+    is_shared = per_gpu == "auto" and workers[0].startswith("cuda")
+    resources = TrainingResources(workers, is_shared, threads, cache, engine, address)
     plan = RunPlan(folder, dataset, split_cohort(dataset, folds).folds, configs, listed)
     return _run_plan(plan, resources, on_progress)
 
