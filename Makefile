@@ -27,7 +27,7 @@ test-quick: $(READY)
 	$(BIN)/python scripts/test-quick
 
 test-slow: $(READY)
-	$(BIN)/pytest -n 3 --dist worksteal -m slow --durations=8  # some of them wait more than they work
+	$(BIN)/pytest -n auto --dist loadgroup -m slow --durations=8  # one worker at a time uses Ray
 
 check: $(READY)
 	scripts/check

@@ -23,7 +23,7 @@ from trial import (
 
 from sacmil import read_bag, write_bag
 
-COUNT = choose_count(2000, sample=150)
+COUNT = choose_count(2000, sample=80)
 WORKERS = 2
 SMALL = (
     *(("TRIDENT features", 0), ("STAMP features", 1), ("CLAM tensors", 2), ("torchmil arrays", 1)),

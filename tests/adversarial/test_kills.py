@@ -101,4 +101,4 @@ def read_output(folder: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_killed_many_times_commands_complete(tmp_path) -> None:
-    kill_and_complete(range(choose_count(30, sample=8)), tmp_path)
+    kill_and_complete(range(choose_count(30, sample=4)), tmp_path)

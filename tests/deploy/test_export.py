@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exhaustive import EXHAUSTIVE
+from exhaustive import choose_cases
 from small_models import make_bag, make_model
 
 import sacmil
@@ -82,7 +82,7 @@ def test_the_graph_holds_no_path_of_this_machine(exported: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXPORTABLE)
+@pytest.mark.parametrize("name", choose_cases(EXPORTABLE, step=3))
 def test_every_exportable_model_predicts_as_torch_does_on_large_slides_too(
     name: str, models: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -111,24 +111,27 @@ def test_sac_mil_is_compared_about_its_region_and_on_large_slides(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        ("sac_mil", {"position": "rope2d", "pool": "attention", "tail": "split"}),
-        ("sac_mil", {"position": "peg", "correlation": "nystrom"}),
-        ("sac_mil", {"num_classes": 1, "dim": 18}),
-        ("dtfd", {"distill": "MaxMinS", "total_instances": 12, "inference_shuffles": 3}),
-        ("dtfd", {"distill": "MAS", "total_instances": 12}),
-        ("dtfd", {"distill": "MaxMinS", "groups": 8, "legacy_zero": True}),
-        ("ibmil", {"base": "abmil"}),
-        ("ibmil", {"loss": "bce", "distill": "MaxS", "legacy_ties": True}),
-        ("transmil", {"legacy_slice": True}),
-        ("r2t", {"crmsa_mlp": True, "all_shortcut": True, "regions": 8}),
-        ("mambamil", {"kind": "bimamba"}),
-        ("longnet", {"legacy_placement": True}),
-        ("longnet", {"segments": [1, 2, 30], "dilations": [7, 1, 16], "states": [0, 1]}),
-        ("hipt", {"depth": 2}),
-        ("hipt", {"local": "attention", "depth": 2}),
-        ("hipt", {"local": "none", "depth": 2}),
-    ],
+    choose_cases(
+        [
+            ("sac_mil", {"position": "rope2d", "pool": "attention", "tail": "split"}),
+            ("sac_mil", {"position": "peg", "correlation": "nystrom"}),
+            ("sac_mil", {"num_classes": 1, "dim": 18}),
+            ("dtfd", {"distill": "MaxMinS", "total_instances": 12, "inference_shuffles": 3}),
+            ("dtfd", {"distill": "MAS", "total_instances": 12}),
+            ("dtfd", {"distill": "MaxMinS", "groups": 8, "legacy_zero": True}),
+            ("ibmil", {"base": "abmil"}),
+            ("ibmil", {"loss": "bce", "distill": "MaxS", "legacy_ties": True}),
+            ("transmil", {"legacy_slice": True}),
+            ("r2t", {"crmsa_mlp": True, "all_shortcut": True, "regions": 8}),
+            ("mambamil", {"kind": "bimamba"}),
+            ("longnet", {"legacy_placement": True}),
+            ("longnet", {"segments": [1, 2, 30], "dilations": [7, 1, 16], "states": [0, 1]}),
+            ("hipt", {"depth": 2}),
+            ("hipt", {"local": "attention", "depth": 2}),
+            ("hipt", {"local": "none", "depth": 2}),
+        ],
+        step=2,
+    ),
 )
 def test_options_are_exported_too(
     name: str, options: dict[str, Any], models: Callable[..., Path], tmp_path: Path
@@ -145,12 +148,14 @@ def test_options_are_exported_too(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("position", "correlation"),
-    [
-        (position, correlation)
-        for position in ["prope", *POSITIONS]
-        for correlation in ["sac", *CORRELATION_BLOCKS]
-        if EXHAUSTIVE or position == "prope" or correlation == "sac"
-    ],
+    choose_cases(
+        [
+            (position, correlation)
+            for position in ["prope", *POSITIONS]
+            for correlation in ["sac", *CORRELATION_BLOCKS]
+        ],
+        step=5,
+    ),
 )
 def test_sac_mil_is_exported_with_every_position_and_correlation(
     position: str, correlation: str, models: Callable[..., Path], tmp_path: Path

@@ -538,7 +538,7 @@ def test_models_tested_on_other_targets_are_not_compared() -> None:
 def test_equally_good_models_seldom_differ_significantly(
     name: str, metric: str, patients: int, folds: int
 ) -> None:
-    claims, defined, datasets = 0, 0, choose_count(300, sample=100)
+    claims, defined, datasets = 0, 0, choose_count(300, sample=50)
     for seed in range(datasets):
         table = simulated(name, seed, models="ab", patients=patients, folds=folds)
         found = collect_fold_results(table)
@@ -575,7 +575,15 @@ PLOTS = {
 }
 
 
-@other_tasks
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=pytest.mark.slow if name in ("two numbers", "coral", "cox") else ()
+        )
+        for name in OTHERS
+    ],
+)
 def test_a_report_has_the_plots_and_tables_of_its_task(tmp_path: Path, name: str) -> None:
     write_predictions(
         tmp_path / PREDICTIONS_FILE, simulated(name, models="ab", folds=2, patients=30)
@@ -605,9 +613,9 @@ EVIL = "<script>$\\frac$ x_$"
 @pytest.mark.parametrize(
     "task",
     [
-        Regression(EVIL),
+        pytest.param(Regression(EVIL), marks=pytest.mark.slow),
         Regression((EVIL, "$", "ä_$b$")),
-        Ordinal((EVIL, "mid", "$\\x$")),
+        pytest.param(Ordinal((EVIL, "mid", "$\\x$")), marks=pytest.mark.slow),
         MultiLabel((EVIL, "=1+1", "_hidden")),
     ],
 )

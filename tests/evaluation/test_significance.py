@@ -194,7 +194,7 @@ def test_equally_good_models_are_rarely_called_different(metric: str, patients: 
 @pytest.mark.parametrize("patients", PATIENTS)
 @pytest.mark.parametrize("folds", FOLDS)
 def test_false_claims_stay_below_five_percent(metric: str, patients: int, folds: int) -> None:
-    datasets = choose_count(1000, sample=200)
+    datasets = choose_count(1000, sample=100)
     most = 0.05 + 3 * (0.05 * 0.95 / datasets) ** 0.5  # three standard errors
     for null in NULLS[metric]:
         assert false_claims(metric, null, patients, folds, datasets=datasets) <= most, null
@@ -209,7 +209,7 @@ def test_small_folds_that_are_repeated_make_no_more_false_claims() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("metric", NULLS)
 def test_power_is_near_that_of_the_bootstrap_at_a_hundred_patients(metric: str) -> None:
-    found = power(metric, patients=100, datasets=300)
+    found = power(metric, patients=100, datasets=choose_count(300, sample=100))
     assert found["permutation"] >= found["interval"] - 0.12
     assert found["permutation"] > found["corrected t"]
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from exhaustive import choose_count
+from exhaustive import choose_cases, choose_count
 
 from sacmil import list_models
 from sacmil.nn.correlations import CORRELATION_BLOCKS
@@ -40,7 +40,7 @@ CASES += [("sac_mil", {"position": name}) for name in POSITIONS]
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted otherwise there")
-@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+@pytest.mark.parametrize(("name", "options"), choose_cases(CASES, step=3), ids=str)
 def test_large_bags_fit_into_memory(name: str, options: dict) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, name, json.dumps(options), str(COUNT)],

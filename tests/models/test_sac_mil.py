@@ -50,7 +50,7 @@ def test_unshift_undoes_shift_and_both_only_permute(k: int, tail: str) -> None:
 @pytest.mark.parametrize("thousand", range(5))
 @pytest.mark.parametrize("k", [2, 4, 16, 64])
 def test_unshift_undoes_shift_at_every_length(k: int, thousand: int) -> None:
-    for length in choose_cases(range(1000 * thousand + 1, 1000 * thousand + 1001), step=7):
+    for length in choose_cases(range(1000 * thousand + 1, 1000 * thousand + 1001), step=29):
         check_bijection(length, k, "absorb")
 
 

@@ -375,6 +375,7 @@ def test_wavelengths_the_wrong_way_round_are_rejected() -> None:
 # --- what it is for ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_learns_at_which_distance_two_lesions_are() -> None:
     """They are corners of a rectangle: where a single one is says nothing."""
     random = np.random.default_rng(0)

@@ -157,14 +157,11 @@ def test_memory_that_cannot_be_measured_is_none() -> None:
 
 @pytest.mark.gpu
 def test_jobs_on_a_gpu_end_as_they_do_one_after_the_other(tmp_path: Path) -> None:
-    material = write_material(tmp_path / "bags", patients=16)
+    data = write_material(tmp_path / "bags", patients=16).data
     given: Any = {"folds": 4, "devices": ["cuda:0"], "options": {"epochs": 30, "lr": 1e-2}}
-    data = material.data
     assert measure_free_memory("cuda:0") > 2**28
     runs = [
-        cross_validate(
-            material.data, "mean_pool", out=tmp_path / str(count), per_gpu=count, **given
-        )
+        cross_validate(data, "mean_pool", out=tmp_path / str(count), per_gpu=count, **given)
         for count in (1, "auto")
     ]
     ours, theirs = (run.predictions for run in runs)

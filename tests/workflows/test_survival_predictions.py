@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from survival_models import TASK, learn, write_survival_model, write_survival_run
 
 from sacmil import export_model, load_runtime, read_bag
+from sacmil.card import read_card, update_card
 from sacmil.cli.predict import command
 from sacmil.deploy.load import load_ensemble
 from sacmil.errors import ConfigError, ModelFolderError
@@ -26,7 +28,7 @@ from sacmil.workflows.predict import predict_slides
 from sacmil.workflows.prediction_folder import PredictionFolder
 from sacmil.workflows.slide_report import render_slide_report
 
-pytestmark = pytest.mark.usefixtures("inline_workers")
+pytestmark = pytest.mark.usefixtures("inline_workers", "onnx_registry")
 LOSSES = ("discrete", "cox")
 CURVE = 2
 """The first column of the curve."""
@@ -46,7 +48,7 @@ def read_slide(out: Path) -> StoredPrediction:
 def test_torch_and_onnx_predict_the_same_curves(tmp_path: Path, loss: str) -> None:
     bags = write_bags(tmp_path / "bags", "a")
     run = write_survival_run(tmp_path / "run", loss=loss)
-    exported = export_model(run, tmp_path / "exported")
+    exported = export_model(run, tmp_path / "exported", sizes=[9])
     task, bag = TASK, read_bag(bags / "a.h5")
     in_torch = load_ensemble(run).predict(bag)
     in_onnx = load_runtime(exported, threads=1).predict(bag)
@@ -95,7 +97,7 @@ def test_a_single_model_has_no_members_in_results(tmp_path: Path) -> None:
 
 def test_the_console_has_the_percentile_in_percent(tmp_path: Path) -> None:
     bags, run = write_bags(tmp_path / "bags", "a"), write_survival_run(tmp_path / "run")
-    exported = export_model(run, tmp_path / "exported")
+    exported = export_model(run, tmp_path / "exported", sizes=[9])
     lines = []
     for model in (run, exported):
         out = tmp_path / f"{model.name} out"
@@ -216,14 +218,16 @@ def test_a_page_says_what_colors_mean(tmp_path: Path, kind: str, expected: str) 
 
 
 def test_the_map_of_an_ensemble_is_the_mean_of_its_members_maps(tmp_path: Path) -> None:
-    run = write_survival_run(tmp_path / "run", kind="sac_mil_near_far")
+    run = write_survival_run(tmp_path / "run", 2, kind="sac_mil_near_far")
     text = render(tmp_path, run, heatmaps=True)
     assert "A red tile raises the risk" in text
     bag, ensemble = read_bag(tmp_path / "bags/a.h5"), load_ensemble(run)
     maps = [member.predict(bag).scores for member in ensemble.members]
     assert len(maps) > 1
     np.testing.assert_allclose(ensemble.predict(bag).scores, np.mean(maps, axis=0), rtol=1e-5)
-    exported = load_runtime(export_model(run, tmp_path / "exported"), threads=1).predict(bag)
+    exported = load_runtime(export_model(run, tmp_path / "exported", sizes=[9]), threads=1).predict(
+        bag
+    )
     np.testing.assert_allclose(exported.scores, np.mean(maps, axis=0), atol=1e-4)
 
 
@@ -283,9 +287,15 @@ OTHER_MEANINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory, onnx_registry: None) -> Path:
+    folder = tmp_path_factory.mktemp("exported")
+    return export_model(write_survival_model(folder / "model"), folder / "out", sizes=[9])
+
+
 @pytest.mark.parametrize("changes", OTHER_MEANINGS.values(), ids=OTHER_MEANINGS)
 def test_predictions_of_different_meaning_are_not_averaged(
-    tmp_path: Path, changes: dict[str, Any]
+    tmp_path: Path, changes: dict[str, Any], exported: Path
 ) -> None:
     bags = write_bags(tmp_path / "bags", "a")
     run = tmp_path / "run"
@@ -299,11 +309,12 @@ def test_predictions_of_different_meaning_are_not_averaged(
     with pytest.raises(ModelFolderError, match=reason):
         heatmaps.draw_heatmaps(bags, run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    exported = tmp_path / "exported"
-    for number, folder in enumerate((one, other)):
-        export_model(folder, exported / f"member_{number}")
+    for number, folder in enumerate((one, other)):  # with the cards of exports
+        export = tmp_path / f"exported/member_{number}"
+        shutil.copytree(exported, export)
+        update_card(export, task=read_card(folder).task)
     with pytest.raises(ModelFolderError, match=reason):
-        load_runtime(exported)
+        load_runtime(tmp_path / "exported")
 
 
 def test_models_that_differ_in_horizons_only_are_averaged(tmp_path: Path) -> None:
