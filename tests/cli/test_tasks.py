@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from exhaustive import mostly_slow
 from onnx_registry import reused_registry
 
 from sacmil import Bag, load_model, load_runtime, predict, read_bag, write_bag
@@ -64,6 +65,7 @@ CASES = {
 }
 CORAL = ("--order", "low, mid, high", "--label-column", "grade", "--loss", "coral")
 every_case = pytest.mark.parametrize("name", CASES)
+some_cases = pytest.mark.parametrize("name", mostly_slow(CASES, "two numbers", "multilabel"))
 
 
 # --- a cohort, and a run for each task -----------------------------------------------------------
@@ -217,7 +219,7 @@ def test_features_that_show_the_targets_predict_them(
     assert better > 0.2
 
 
-@pytest.mark.parametrize("name", ["regression", "corn", "multilabel"])
+@pytest.mark.parametrize("name", mostly_slow(["regression", "corn", "multilabel"], "corn"))
 def test_one_model_is_trained_as_in_the_cross_validation(
     sacmil: Callable, run_of: Callable[[str], Path], material: Path, tmp_path: Path, name: str
 ) -> None:
@@ -548,7 +550,7 @@ def write_config(folder: Path, task: str) -> Path:
     return path
 
 
-@every_case
+@some_cases
 def test_a_task_in_a_configuration_is_that_of_the_options(
     sacmil: Callable, run_of: Callable[[str], Path], material: Path, tmp_path: Path, name: str
 ) -> None:
@@ -609,7 +611,7 @@ def test_a_wrong_task_in_a_configuration_is_one_sentence(
 # --- predicting ----------------------------------------------------------------------------------
 
 
-@every_case
+@some_cases
 def test_an_ensemble_predicts_the_mean_in_the_columns_of_the_task(
     sacmil: Callable, run_of: Callable[[str], Path], material: Path, tmp_path: Path, name: str
 ) -> None:
@@ -634,7 +636,7 @@ def test_an_ensemble_predicts_the_mean_in_the_columns_of_the_task(
         assert row["predicted"].split(", ")[0] in line
 
 
-@pytest.mark.parametrize("name", ["regression", "corn", "multilabel"])
+@pytest.mark.parametrize("name", mostly_slow(["regression", "corn", "multilabel"], "multilabel"))
 def test_a_page_explains_the_prediction_of_a_slide(
     sacmil: Callable, run_of: Callable[[str], Path], material: Path, tmp_path: Path, name: str
 ) -> None:
@@ -683,7 +685,7 @@ def test_a_run_is_evaluated_by_the_metrics_of_its_task(
     assert "there is no metric 'accuracy'" in read_error(wrong)
 
 
-@every_case
+@some_cases
 def test_another_hospitals_table_needs_only_the_name_of_its_levels(
     sacmil: Callable, run_of: Callable[[str], Path], material: Path, tmp_path: Path, name: str
 ) -> None:
@@ -812,7 +814,7 @@ def test_thresholds_of_findings_are_evaluated(
     assert "sensitivity of at least 0.9" in done.out
 
 
-@pytest.mark.parametrize("name", ["regression", "multilabel"])
+@pytest.mark.parametrize("name", mostly_slow(["regression", "multilabel"], "multilabel"))
 @pytest.mark.filterwarnings("default::sacmil.errors.CohortWarning")
 def test_an_export_predicts_what_the_model_predicts(
     sacmil: Callable, calibrated: Any, run_of: Callable[[str], Path], tmp_path: Path, name: str

@@ -103,7 +103,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
 @pytest.mark.parametrize(
     ("model_name", "name"),
     [("mean_pool", name) for name in TASKS]
-    + [("abmil", "corn"), ("abmil", "multilabel"), (DEFAULT, "regression"), (DEFAULT, "survival")],
+    + [("abmil", "corn"), ("abmil", "multilabel"), (DEFAULT, "survival")],
 )
 def test_an_export_predicts_as_torch_does(tmp_path: Path, model_name: str, name: str) -> None:
     check_export(save_trained(tmp_path / "model", model_name, name), tmp_path / "out")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exhaustive import choose_count
+from exhaustive import choose_count, mostly_slow
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from predicted import predicted
@@ -481,7 +481,9 @@ def test_a_model_does_not_differ_from_its_copy(name: str) -> None:
         assert found.p_permutation == found.p_holm == 1
 
 
-@other_tasks
+@pytest.mark.parametrize(
+    "name", mostly_slow(OTHERS, "two numbers", "coral", "multilabel", "survival")
+)
 def test_a_better_model_is_found_and_ranked_first(name: str) -> None:
     good = simulated(name, folds=3, noise=0.2)
     bad = simulated(name, folds=3, noise=6)
@@ -576,13 +578,7 @@ PLOTS = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name, marks=pytest.mark.slow if name in ("two numbers", "coral", "cox") else ()
-        )
-        for name in OTHERS
-    ],
+    "name", mostly_slow(OTHERS, "regression", "corn", "multilabel", "survival")
 )
 def test_a_report_has_the_plots_and_tables_of_its_task(tmp_path: Path, name: str) -> None:
     write_predictions(

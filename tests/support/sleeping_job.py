@@ -7,11 +7,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
+class Config(NamedTuple):
+    """Stands for that of a job's device, which loads torch."""
+
+    device: str
+    cache: str
+    threads: int
+
+
 class SleepingJob(NamedTuple):
     """A job, as far as those that run jobs know it."""
 
     folder: Path
-    epochs: int = 12
+    epochs: int = 20
     name: str = "sleeping"
 
     @property
@@ -20,12 +28,12 @@ class SleepingJob(NamedTuple):
         raise NotImplementedError
 
 
-def run(job: SleepingJob, config: Any) -> None:
+def run(job: SleepingJob, config: Config) -> None:
     """Write a line for each epoch, and when the job began and ended."""
     job.folder.mkdir()
     began, lines = time.time(), ["epoch,loss,seconds"]
     for epoch in range(1, job.epochs + 1):
-        time.sleep(0.1)
+        time.sleep(0.05)
         lines.append(f"{epoch},0.5,0.1")
         partial = job.folder / "partial"
         partial.write_text("\n".join(lines))

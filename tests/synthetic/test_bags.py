@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cluster_bags import make_cluster_bags
+from exhaustive import mostly_slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
@@ -370,7 +371,7 @@ def test_bags_behave_as_a_sequence() -> None:
 # Oracles
 
 
-@pytest.mark.parametrize("task", CLASSES)
+@pytest.mark.parametrize("task", mostly_slow(CLASSES, "cluster", "margin", "which_side"))
 def test_the_oracle_solves_an_easy_cohort_and_less_of_a_hard_one(task: str) -> None:
     sizes = (250, 500) if task in SLIDE_SCALE else (500, 1000)
     easy, hard = (
@@ -383,7 +384,7 @@ def test_the_oracle_solves_an_easy_cohort_and_less_of_a_hard_one(task: str) -> N
     assert easy_auc - 0.02 > hard.compute_oracle_auc() > 0.55
 
 
-@pytest.mark.parametrize("task", SPATIAL)
+@pytest.mark.parametrize("task", mostly_slow(SPATIAL, "cluster"))
 def test_the_oracle_is_at_chance_once_the_features_are_shuffled_over_the_places(
     task: str,
 ) -> None:
@@ -399,7 +400,7 @@ def test_the_oracle_is_at_chance_once_the_features_are_shuffled_over_the_places(
     assert abs(auc - 0.5) < 0.2
 
 
-@pytest.mark.parametrize("task", SPATIAL)
+@pytest.mark.parametrize("task", mostly_slow(SPATIAL, "cluster"))
 def test_a_label_given_at_random_cannot_be_reported(task: str) -> None:
     """The statistic reads the places, not the slide's number or size."""
     made = make_synthetic_cohort(task, 60, 1, difficulty="easy", instances=(200, 400), dim=8)

@@ -214,6 +214,7 @@ def test_the_oracle_knows_easy_findings_and_less_of_hard_ones() -> None:
         assert easy[name] - 0.05 > hard[name] > 0.5
 
 
+@pytest.mark.slow
 def test_each_score_of_the_oracle_is_about_its_own_finding() -> None:
     made = make_easy()
     scores = np.array([compute_oracle_scores(bag, made.settings, 1) for bag, _ in made.bags])
@@ -224,6 +225,7 @@ def test_each_score_of_the_oracle_is_about_its_own_finding() -> None:
     assert made.compute_oracle_auc() == pytest.approx(np.diag(aucs).mean())
 
 
+@pytest.mark.slow
 def test_shuffled_features_leave_the_oracle_at_chance_for_arrangement() -> None:
     made, random = make_easy(), np.random.default_rng(0)
     scores = np.array(

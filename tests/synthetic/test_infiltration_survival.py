@@ -205,6 +205,7 @@ def test_the_mean_feature_would_say_it_if_counts_followed_the_hazard(
 # The oracle
 
 
+@pytest.mark.slow
 def test_the_oracle_knows_less_than_the_hazard_and_still_less_of_hard_slides() -> None:
     easy, hard = (
         make_synthetic_cohort(
@@ -217,6 +218,7 @@ def test_the_oracle_knows_less_than_the_hazard_and_still_less_of_hard_slides() -
     assert easy["c_true_hazard"] + 0.01 > easy["c"] > hard["c"] + 0.02 > 0.6
 
 
+@pytest.mark.slow
 def test_the_oracle_reads_positions_and_not_features() -> None:
     made, random = make_easy(slides=150), np.random.default_rng(0)
     risks = [

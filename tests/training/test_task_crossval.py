@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from exhaustive import choose_cases
+from exhaustive import choose_cases, mostly_slow
 from small_cohort import Material, write_material
 from target_cohort import TASKS, write_targets
 
@@ -109,7 +109,7 @@ def check_kills(
         assert hash_files(killed) == whole
 
 
-@pytest.mark.parametrize("name", ["two numbers", "coral", "multilabel"])
+@pytest.mark.parametrize("name", mostly_slow(["two numbers", "coral", "multilabel"], "multilabel"))
 def test_a_run_killed_in_either_fold_ends_as_if_never_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

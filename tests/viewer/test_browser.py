@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from browser import ARGUMENTS, find_browser, skip_unless_ready, viewer
+from exhaustive import mostly_slow
 from PIL import Image
 from results_maker import CLASSES, HOT, SIDE, SIZE, TRUTH, make_results, tile_scores
 from slide_maker import tissue_pixels
@@ -614,6 +615,7 @@ def test_a_slide_that_cannot_be_opened_says_so(show: Callable[..., Page]) -> Non
 # Links and errors
 
 
+@pytest.mark.slow
 def test_a_link_leads_to_the_same_view(show: Callable[..., Page], page: Page) -> None:
     first = show(opacity=0.8, scale="minmax", **{"class": "tumour"})
     first.keyboard.press("c")
@@ -675,6 +677,7 @@ def zoom_into_lost_slide(page: Page) -> None:
     page.get_by_text("The slide is gone.").wait_for()
 
 
+@pytest.mark.slow
 def test_a_slide_that_is_lost_while_open_is_reported(
     show: Callable[..., Page], page: Page, expected_errors: list[str]
 ) -> None:
@@ -863,6 +866,7 @@ def test_a_regression_shows_numbers_and_only_filters_that_make_sense(
     assert names(page) == ["b", "a", "c", "d"]  # 4.5, 25, 100 and none
 
 
+@pytest.mark.slow
 def test_several_targets_are_listed_by_the_chosen_one(show_task: Callable[..., Page]) -> None:
     page = show_task("targets")
     assert text(page, ".prediction-bar").split() == ["ki67", "23.14", "age", "61.5"]
@@ -930,7 +934,7 @@ def check_diverging_colors(page: Page, values: np.ndarray) -> None:
     assert np.abs(drawn - ends).max() < 6
 
 
-@pytest.mark.parametrize("name", ["regression", "ordinal", "survival"])
+@pytest.mark.parametrize("name", mostly_slow(["regression", "ordinal", "survival"], "survival"))
 def test_what_a_tile_adds_is_red_and_what_it_takes_is_blue(
     show_task: Callable[..., Page], task_folder: Callable[[str], Path], name: str
 ) -> None:

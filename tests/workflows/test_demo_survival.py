@@ -28,6 +28,10 @@ from sacmil.workflows.survival_demo import (
 
 pytest.importorskip("matplotlib", reason="pip install 'sacmil[plots]'")
 
+pytestmark = [  # every step has quick tests of its own
+    pytest.mark.slow,
+    pytest.mark.xdist_group("survival demo"),
+]
 MODELS = ["mean_pool", "sac_mil_near_far"]
 SETTINGS = SurvivalDemoSettings(slides=40, folds=2, epochs=1, pictures=2, instances=(20, 40), dim=6)
 
@@ -142,7 +146,6 @@ def test_every_model_takes_its_options() -> None:
         assert create_model(name, in_dim=6, num_classes=4, **options).name == name
 
 
-@pytest.mark.slow
 def test_the_quick_demonstration_learns_what_a_model_without_positions_cannot(
     tmp_path: Path,
 ) -> None:

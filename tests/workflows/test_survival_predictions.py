@@ -47,7 +47,7 @@ def read_slide(out: Path) -> StoredPrediction:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_torch_and_onnx_predict_the_same_curves(tmp_path: Path, loss: str) -> None:
     bags = write_bags(tmp_path / "bags", "a")
-    run = write_survival_run(tmp_path / "run", loss=loss)
+    run = write_survival_run(tmp_path / "run", 2, loss=loss)
     exported = export_model(run, tmp_path / "exported", sizes=[9])
     task, bag = TASK, read_bag(bags / "a.h5")
     in_torch = load_ensemble(run).predict(bag)
@@ -96,7 +96,7 @@ def test_a_single_model_has_no_members_in_results(tmp_path: Path) -> None:
 
 
 def test_the_console_has_the_percentile_in_percent(tmp_path: Path) -> None:
-    bags, run = write_bags(tmp_path / "bags", "a"), write_survival_run(tmp_path / "run")
+    bags, run = write_bags(tmp_path / "bags", "a"), write_survival_run(tmp_path / "run", 2)
     exported = export_model(run, tmp_path / "exported", sizes=[9])
     lines = []
     for model in (run, exported):
@@ -217,6 +217,7 @@ def test_a_page_says_what_colors_mean(tmp_path: Path, kind: str, expected: str) 
     assert ("<h2>Heatmap: risk</h2>" in text) == is_diverging
 
 
+@pytest.mark.slow
 def test_the_map_of_an_ensemble_is_the_mean_of_its_members_maps(tmp_path: Path) -> None:
     run = write_survival_run(tmp_path / "run", 2, kind="sac_mil_near_far")
     text = render(tmp_path, run, heatmaps=True)
