@@ -27,7 +27,8 @@ test-quick: $(READY)
 	$(BIN)/python scripts/test-quick
 
 test-slow: $(READY)
-	$(BIN)/pytest -n auto --dist loadgroup -m slow --durations=8  # one worker at a time uses Ray
+	$(BIN)/pytest -n auto --dist worksteal -m 'slow and not ray' --durations=8
+	$(BIN)/pytest -m 'slow and ray'
 
 check: $(READY)
 	scripts/check

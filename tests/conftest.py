@@ -35,7 +35,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _one_thread_one_seed() -> None:
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed formats the stack, for CUDA
 
 
 @pytest.fixture

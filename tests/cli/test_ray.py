@@ -18,7 +18,7 @@ from tiny_encoder import write_encoder
 
 from sacmil.results import read_predictions
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 
 @pytest.fixture

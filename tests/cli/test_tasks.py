@@ -376,6 +376,18 @@ def test_a_column_of_one_value_trains_nothing(
     assert list_files(tmp_path) == ["table.csv"]
 
 
+def test_a_fold_that_learns_from_one_value_is_an_error_before_training(
+    sacmil: Callable, material: Path, tmp_path: Path
+) -> None:
+    rows = [(f"s{n}", f"p{n}", "7" if n == 0 else "5", "low", "1", "") for n in range(4)]
+    table = write_table(tmp_path / "table.csv", WRONG_ROWS[0], *rows)
+    words = ("--bags", material / "bags", "--target", "ki67", "--folds", 2, *QUICK)
+    done = sacmil("crossval", table, "--models", "mean_pool", "--out", tmp_path / "out", *words)
+    assert re.search(r"fold \d: the training set has one value of ki67 only; expected", done.err)
+    assert read_error(done).startswith("Error: splits: ")
+    assert list_files(tmp_path) == ["table.csv"]
+
+
 def test_a_missing_column_is_named_with_those_there_are(
     sacmil: Callable, material: Path, tmp_path: Path
 ) -> None:

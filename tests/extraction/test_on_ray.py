@@ -43,7 +43,7 @@ def bags(out: Path) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ray")
+@pytest.mark.ray
 def test_a_bad_slide_fails_and_the_others_are_done(cluster, cohort, tmp_path, encoder) -> None:
     (tmp_path / "words.tif").write_text("not a slide")
     slides = find_slides([cohort, tmp_path / "words.tif"])
@@ -55,7 +55,7 @@ def test_a_bad_slide_fails_and_the_others_are_done(cluster, cohort, tmp_path, en
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ray")
+@pytest.mark.ray
 def test_an_encoder_that_cannot_be_loaded_fails_in_a_sentence(cluster, cohort, tmp_path) -> None:
     slides = find_slides([cohort])
     with pytest.raises(SacMILError, match="no such file"):
@@ -103,7 +103,7 @@ def kill_an_actor(node: Any, killed: list[int]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ray")
+@pytest.mark.ray
 def test_with_an_actor_killed_the_bags_are_those_of_the_local_engine(
     ray_cluster, cohort, tmp_path, encoder
 ) -> None:

@@ -123,7 +123,7 @@ def remove_when_busy(cluster: Any, node: Any, *, graceful: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ray")
+@pytest.mark.ray
 @pytest.mark.parametrize("graceful", [False, True])
 def test_no_item_is_lost_with_a_node_and_no_code_runs_from_the_working_directory(
     ray_cluster, tmp_path: Path, monkeypatch, *, graceful: bool
@@ -144,7 +144,7 @@ def test_no_item_is_lost_with_a_node_and_no_code_runs_from_the_working_directory
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ray")
+@pytest.mark.ray
 def test_an_item_that_kills_its_worker_fails_and_the_others_are_done(ray_cluster) -> None:
     outcomes = run_each_on_ray(make_deadly, (), range(4), address=ray_cluster.address)
     assert sorted(outcomes, key=lambda outcome: outcome.key) == [
@@ -154,7 +154,7 @@ def test_an_item_that_kills_its_worker_fails_and_the_others_are_done(ray_cluster
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ray")
+@pytest.mark.ray
 def test_a_connection_of_the_caller_stays_open(ray_cluster) -> None:
     ray = pytest.importorskip("ray")
     ray.init(address=ray_cluster.address, log_to_driver=False, logging_level="ERROR")
@@ -166,7 +166,7 @@ def test_a_connection_of_the_caller_stays_open(ray_cluster) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ray")
+@pytest.mark.ray
 def test_a_temporary_cluster_runs_no_code_from_the_working_directory(
     ray_cluster, tmp_path: Path
 ) -> None:
@@ -183,7 +183,7 @@ def test_a_temporary_cluster_runs_no_code_from_the_working_directory(
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ray")
+@pytest.mark.ray
 def test_a_study_may_send_functions_of_its_own_folder(ray_cluster, tmp_path: Path) -> None:
     (tmp_path / "own_tasks.py").write_text("def make(): return lambda item: 2 * item\n")
     (tmp_path / "study.py").write_text(

@@ -360,7 +360,7 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ray")
+@pytest.mark.ray
 def test_a_cluster_gives_the_same_predictions(ray_cluster, dataset, tmp_path) -> None:
     first = {"mean_pool": CONFIGS["mean_pool"]}
     cluster = {"threads": 1, "engine": "ray", "address": ray_cluster.address}

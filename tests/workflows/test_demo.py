@@ -29,10 +29,7 @@ from sacmil.workflows.inputs import WorkflowCallbacks
 pytest.importorskip("matplotlib", reason="pip install 'sacmil[plots]'")
 pytest.importorskip("onnxruntime", reason="pip install 'sacmil[runtime]'")
 
-pytestmark = [  # every step has quick tests of its own
-    pytest.mark.slow,
-    pytest.mark.xdist_group("demo"),
-]
+pytestmark = pytest.mark.slow  # every step has quick tests of its own
 
 MODELS = {"sac_mil_near_far", "abmil", "mean_pool"}
 """Without transmil: one model that is not exported is enough, and a slow test trains all."""

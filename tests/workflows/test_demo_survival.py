@@ -28,10 +28,7 @@ from sacmil.workflows.survival_demo import (
 
 pytest.importorskip("matplotlib", reason="pip install 'sacmil[plots]'")
 
-pytestmark = [  # every step has quick tests of its own
-    pytest.mark.slow,
-    pytest.mark.xdist_group("survival demo"),
-]
+pytestmark = pytest.mark.slow  # every step has quick tests of its own
 MODELS = ["mean_pool", "sac_mil_near_far"]
 SETTINGS = SurvivalDemoSettings(slides=40, folds=2, epochs=1, pictures=2, instances=(20, 40), dim=6)
 

@@ -206,6 +206,15 @@ class Regression(Task):
             if deviation < _LEAST_VARIATION * size
         ]
 
+    def find_fitting_problems(self, targets: Targets) -> list[str]:
+        """Return the targets of which a training set has one value only."""
+        return [
+            f"the training set has one value of {name} only; expected several: use fewer folds, or "
+            "other ones"
+            for name, values in zip(self.target_columns, targets.T, strict=True)
+            if len(np.unique(values)) < 2
+        ]
+
     def fitted(
         self, targets: Targets, *, label_smoothing: float = 0.0, class_weights: str = "none"
     ) -> Self:
