@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 
 from sacmil.cohorts.cohort import Cohort, read_cohort, write_cohort
 from sacmil.errors import CohortError, CohortWarning, OptionError, SacMILError
-from sacmil.metrics.survival import baseline_hazard, curve_in_bins
+from sacmil.metrics.survival import baseline_hazard, cumulative_auc, curve_in_bins
 from sacmil.tasks import Survival, from_card, make_task
+from sacmil.tasks._survival_metrics import rank_by_survival
 from sacmil.tasks.survival import cox_loss, discrete_nll, time_bins
 
 few = settings(deadline=None, max_examples=40, derandomize=True)
@@ -699,3 +700,27 @@ def test_times_of_reports_are_round_and_reach_the_longest_follow_up(tmp_path: Pa
     assert task.curve_times[-1] >= max(times)
     assert set(task.horizons) <= set(task.curve_times)
     assert len(task.curve_times) <= 14
+
+
+def test_patients_of_equal_survival_are_ranked_by_risk() -> None:
+    """Before the first event of the training set nobody's survival by Cox's model is below 1."""
+    survival = np.array([[1.0, 0.5], [1.0, 0.7], [1.0, 0.5], [0.9, 0.9]])
+    ranks = rank_by_survival(survival, np.array([0.3, 0.1, 0.2, 0.0]))
+    assert ranks.argsort(axis=0).T.tolist() == [[1, 2, 0, 3], [3, 1, 2, 0]]
+    same = rank_by_survival(np.ones((3, 1)), np.full(3, 0.2))
+    assert same.tolist() == [[0], [0], [0]], "ties stay ties"
+
+
+def test_the_auc_of_a_flat_curve_is_that_of_its_risks() -> None:
+    random = np.random.default_rng(0)
+    times, events = random.exponential(10, 80), np.ones(80)
+    targets = np.stack([times, events], axis=1)
+    risks = -times + random.normal(0, 5, 80)
+    flat = np.stack([risks, risks, np.ones(80), np.exp(-np.exp(risks / 10))], axis=1)
+    task = Survival("months", "death", "cox", horizons=(5, 10), curve_times=(5, 10))
+    weights = np.ones((1, 80))
+    expected, _ = cumulative_auc(times, events, times, events, risks, [5.0, 10.0])
+    for name, auc in zip(("auc_at_5", "auc_at_10"), expected, strict=True):
+        formula = task.metrics[name].for_training(targets)
+        assert formula(targets, flat, weights)[0] == pytest.approx(auc)
+        assert auc > 0.6

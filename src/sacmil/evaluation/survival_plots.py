@@ -43,7 +43,8 @@ from sacmil.metrics.survival import (
 )
 from sacmil.results import Predictions
 from sacmil.tasks import from_card
-from sacmil.tasks.survival import CURVE, Survival
+from sacmil.tasks._survival_metrics import rank_by_survival
+from sacmil.tasks.survival import CURVE, RISK, Survival
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -253,8 +254,11 @@ def _compute_auc_curve(fold: FoldResult) -> Floats:
     observed = min(fold.targets[:, 0].max(), censoring_curve(*training.T).times[-1])
     curve, is_known = np.full(len(times), np.nan), times < observed
     if is_known.any():
-        risks = 1 - fold.values[:, :, CURVE:][:, :, is_known]
-        args = [(*training.T, *fold.targets.T, of_seed, times[is_known]) for of_seed in risks]
+        ranks = [
+            rank_by_survival(of_seed[:, CURVE:][:, is_known], of_seed[:, RISK])
+            for of_seed in fold.values
+        ]
+        args = [(*training.T, *fold.targets.T, of_seed, times[is_known]) for of_seed in ranks]
         of_seeds = [cumulative_auc(*each)[0] for each in args]
         curve[is_known] = np.mean(of_seeds, axis=0)
     return curve

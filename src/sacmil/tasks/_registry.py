@@ -75,7 +75,8 @@ def make_task(kind: str, **settings: Any) -> Task:
         raise
     except KeyError as error:
         raise OptionError(
-            f"`{error.args[0]}` is missing; expected it for the task {kind}, see sacmil.tasks"
+            f"`{error.args[0]}` is missing; expected it for the task {kind}"
+            f"{_get_known()[kind].missing_hint}"
         ) from error
     except (LookupError, TypeError, ValueError) as error:
         raise OptionError(

@@ -132,9 +132,25 @@ def _mean_auc(
     known = horizons < _find_limit(training, targets)
     if not known.any():
         return np.full(len(weights), np.nan)
-    risks = 1 - values[:, _FIRST_CURVE_COLUMN:][:, columns][:, known]
+    survival = values[:, _FIRST_CURVE_COLUMN:][:, columns][:, known]
+    risks = rank_by_survival(survival, values[:, 0])
     args = (*_split(training), *_split(targets), risks, horizons[known], weights)
     return formulas.weighted_cumulative_auc(*args)[1]
+
+
+def rank_by_survival(survival: Floats, risks: Floats) -> Floats:
+    """Return the rank of each patient at each time, the lowest survival last: (n, k).
+
+    Patients of equal survival are ranked by their risk: before the first event of the training set
+    nobody's survival by Cox's model is below 1.
+
+    Args:
+        survival: of each patient at some times (n, k).
+        risks: (n,).
+    """
+    keys = (np.stack([1 - at_time, risks], axis=1).round(8) for at_time in survival.T)
+    ranks = [np.unique(key, axis=0, return_inverse=True)[1].reshape(-1) for key in keys]
+    return np.stack(ranks, axis=1).astype(np.float64)
 
 
 def _auc(

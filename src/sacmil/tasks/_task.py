@@ -80,6 +80,8 @@ class Task(ABC):
 
     kind: ClassVar[str]
     """Its name on the command line and in cards."""
+    missing_hint: ClassVar[str] = ", see its class in sacmil.tasks"
+    """What to give if a setting is missing, after the message that says so."""
     min_batch: ClassVar[int] = 32
     """Fewest bags of a step if the loss needs several, and the training set has as many."""
     learns_by_patient: ClassVar[bool] = False
@@ -219,7 +221,8 @@ class Task(ABC):
             return ""
         return (
             f"predicts {self.card.description}, the table was read for {other.card.description}; "
-            "expected the same, give the `task` of the model"
+            "expected the same: read the table for the task of the model, and evaluate models of "
+            "different tasks by themselves"
         )
 
     def find_training_problems(self, targets: Targets) -> list[str]:

@@ -48,6 +48,7 @@ class MultiLabel(Task):
     """
 
     kind: ClassVar[str] = "multilabel"
+    missing_hint: ClassVar[str] = ": the columns of the findings"
     calibrated_as: ClassVar[Literal["", "classes", "labels"]] = "labels"
     headline: ClassVar[str] = "auc"
     plots: ClassVar[tuple[str, ...]] = ("label_roc",)

@@ -49,6 +49,7 @@ class Ordinal(Task):
     """
 
     kind: ClassVar[str] = "ordinal"
+    missing_hint: ClassVar[str] = ": the levels, lowest first, such as low,mid,high"
     headline: ClassVar[str] = "kappa"
     target_columns: ClassVar[tuple[str, ...]] = ("label",)
     diverging_scores: ClassVar[bool] = True

@@ -94,6 +94,7 @@ class Regression(Task):
     """
 
     kind: ClassVar[str] = "regression"
+    missing_hint: ClassVar[str] = ": the columns of the numbers"
     breakdown_of: ClassVar[str] = "target"
     headline: ClassVar[str] = "r2"
     default_metrics: ClassVar[tuple[str, ...]] = ("r2", "mae", "rmse", "pearson", "spearman")

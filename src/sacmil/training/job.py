@@ -148,6 +148,8 @@ class TrainingJob:
         if known is None or known.kind != ours.kind:
             return where if known is None else f"for {known.description}, now {ours.description}"
         pairs = {name: (known.settings.get(name), now) for name, now in ours.settings.items()}
+        if len([one for one in pairs.values() if one[0] != one[1]]) > 1:  # what has no value there
+            pairs = {name: pair for name, pair in pairs.items() if None not in pair}
         changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
         if len(changed) > 1:
             changed.pop("curve_times", None)  # follow from the horizons

@@ -244,7 +244,7 @@ def _prefix_folder(parts: tuple[str, ...], name: str) -> str:
 
 def reorder_classes(predictions: Predictions, classes: tuple[str, ...]) -> Predictions:
     """Return the predictions with their classes in another order."""
-    if not predictions.task.is_classification:
+    if not (predictions.task.is_classification and classes):
         return predictions  # joining them compares the tasks
     if set(predictions.classes) != set(classes):
         raise RunError(
