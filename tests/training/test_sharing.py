@@ -17,7 +17,7 @@ from sacmil.training.train import cross_validate
 
 
 class Gpu:
-    """Simulated: a job alone takes a second for an epoch, of which the GPU works for a share."""
+    """Simulated: a single job takes a second for an epoch, of which the GPU works for a share."""
 
     def __init__(self, busy: float, memory: float = math.inf, per_job: float = 1.0) -> None:
         self.busy, self.memory, self.per_job = busy, memory, per_job
@@ -140,7 +140,7 @@ def test_jobs_are_added_while_others_run(tmp_path: Path, monkeypatch: pytest.Mon
         sum(float(other[0]) <= float(began) < float(other[1]) for other in spans)
         for began, _, _ in spans
     ]
-    assert min(at_once) == 1, "the first job begins alone"
+    assert min(at_once) == 1, "the first job begins by itself"
     assert 2 <= max(at_once) <= 3, "not more than there are cores"
 
 
