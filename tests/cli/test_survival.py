@@ -85,6 +85,14 @@ def read_error(done: Any) -> str:
     return str(message)
 
 
+def test_a_run_continued_with_another_loss_names_the_loss_only(
+    run_of: Callable[[str], Path], sacmil: Callable, material: Path
+) -> None:
+    words = (material / "table.csv", "--bags", material / "bags", "--out", run_of("discrete"))
+    message = read_error(sacmil("crossval", *words, "--task", "survival", "--loss", "cox", *QUICK))
+    assert "(--loss was discrete, now cox)" in message
+
+
 @every_loss
 def test_what_was_read_is_printed_and_a_run_is_made(
     run_of: Callable[[str], Path], finished: dict[str, Any], material: Path, loss: str

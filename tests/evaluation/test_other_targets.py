@@ -304,6 +304,19 @@ def test_predictions_of_different_targets_are_not_joined(tmp_path: Path) -> None
     assert len(Predictions.concatenate([tables["corn"], tables["coral"]])) == 12, "same columns"
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_runs_of_different_targets_are_named(tmp_path: Path, order: int) -> None:
+    tables = {"numbers": simulated("regression", models="a"), "classes": predicted(("a",))}
+    for name, table in tables.items():
+        (tmp_path / name).mkdir()
+        write_predictions(tmp_path / name / PREDICTIONS_FILE, table)
+    runs = [tmp_path / name for name in tables][::order]
+    with pytest.raises(RunError) as caught:
+        evaluate(runs, draws=5)
+    assert "regression of ki67" in str(caught.value)
+    assert "classification of normal, tumour" in str(caught.value)
+
+
 def test_files_of_classes_are_what_they_were(tmp_path: Path) -> None:
     rows = [("s1", "=p", "test", 0, 1, "abmil", 1), ("s2", "x", "val", 0, 1, "abmil", 0)]
     table = Predictions.from_rows(["no", "=yes"], rows, [[0.25, 0.75], [1 / 3, 2 / 3]])

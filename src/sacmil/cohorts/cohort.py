@@ -90,7 +90,7 @@ class Cohort:
     slides: tuple[LabeledSlide, ...]
     classes: tuple[str, ...] = ()
     """Names of the classes or levels, in the order of a model's outputs; empty for numbers."""
-    task: Task = None  # type: ignore[assignment]
+    task: Task = None  # type: ignore[assignment]  # set below: it depends on the classes
     """What is predicted; by default the classes."""
 
     def __post_init__(self) -> None:

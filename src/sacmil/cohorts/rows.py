@@ -15,7 +15,6 @@ from sacmil.errors import CohortError, CohortWarning, UnknownColumnError
 SLIDE_COLUMNS = ("slide_id", "slide", "filename", "wsi", "bag_name", "slide_path", "image")
 PATIENT_COLUMNS = ("patient_id", "case_id", "patient", "pat_id")
 LABEL_COLUMNS = ("label", "category", "target")
-_NAME_IT = "; or name another one by `label`"
 _USUAL_COLUMNS = {"slide": SLIDE_COLUMNS, "patient": PATIENT_COLUMNS, "label": LABEL_COLUMNS}
 BARCODE_SITE = "barcode"
 """Instead of a site column: use the tissue source site in TCGA's barcodes."""
@@ -175,7 +174,7 @@ def _require_targets(table: Sheet, targets: Sequence[str]) -> list[str]:
     names, problems = [], []
     for name in targets:
         try:
-            names.append(table.require_column(name, "target", _NAME_IT if name == "label" else ""))
+            names.append(table.require_column(name, "target"))
         except UnknownColumnError as error:
             problems += error.problems
     if problems:

@@ -46,12 +46,12 @@ class Sheet:
         loose = (spelled[name.lower()] for name in names if name.lower() in spelled)
         return next(exact, None) or next(loose, None)
 
-    def require_column(self, name: str, role: str, hint: str = "") -> str:
+    def require_column(self, name: str, role: str) -> str:
         """Return a column that the caller named, or raise an error that lists the columns."""
         found = self.find_column(name)
         if found is None:
             near = suggest_names(name, filter(None, self.columns))
-            problem = f"there is no column {name!r} for the {role}; {near}{hint}"
+            problem = f"there is no column {name!r} for the {role}; {near}"
             raise UnknownColumnError(self.path, [problem])
         return found
 

@@ -221,8 +221,8 @@ class Task(ABC):
             return ""
         return (
             f"predicts {self.card.description}, the table was read for {other.card.description}; "
-            "expected the same: read the table for the task of the model, and evaluate models of "
-            "different tasks by themselves"
+            "expected the same: give the `task` of the model, and evaluate models of different "
+            "tasks one after the other"
         )
 
     def find_training_problems(self, targets: Targets) -> list[str]:

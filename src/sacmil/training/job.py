@@ -148,11 +148,10 @@ class TrainingJob:
         if known is None or known.kind != ours.kind:
             return where if known is None else f"for {known.description}, now {ours.description}"
         pairs = {name: (known.settings.get(name), now) for name, now in ours.settings.items()}
-        if len([one for one in pairs.values() if one[0] != one[1]]) > 1:  # what has no value there
-            pairs = {name: pair for name, pair in pairs.items() if None not in pair}
         changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-        if len(changed) > 1:
-            changed.pop("curve_times", None)  # follow from the horizons
+        if len(changed) > 1:  # leave out what follows from the others: settings of one loss only
+            changed = {name: pair for name, pair in changed.items() if None not in pair}
+            changed.pop("curve_times", None)  # and those from the horizons
         texts = [f"`{name}` was {old}, now {now}" for name, (old, now) in changed.items()]
         return ", ".join(texts) or where
 
