@@ -33,14 +33,10 @@ from sacmil.cohorts.cohort import Cohort, LabeledSlide
 from sacmil.cohorts.dataset import Dataset
 from sacmil.synthetic.tissue_shape import make_tissue_coords
 from sacmil.training.capture import CAPTURE_VARIABLE
-from sacmil.training.loading import STAGING_VARIABLE
 from sacmil.training.train import train
 
 WIDTH = 1024
-SWITCHES = {
-    "captured": {CAPTURE_VARIABLE: "on", STAGING_VARIABLE: "on"},
-    "eager": {CAPTURE_VARIABLE: "off", STAGING_VARIABLE: "off"},
-}
+SWITCHES = {"captured": {CAPTURE_VARIABLE: "on"}, "eager": {CAPTURE_VARIABLE: "off"}}
 """Environment variables of each way of taking steps."""
 
 
@@ -235,12 +231,21 @@ def _run_torchmil(dataset: Dataset, folder: Path, options: argparse.Namespace) -
         files, batch_size=1, shuffle=True, num_workers=4, collate_fn=collate
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-4)
-    trainer = Trainer(model, optimizer, metrics_dict={}, device=options.device, verbose=False)
+    trainer = Trainer(
+        model,
+        optimizer,
+        metrics_dict={},
+        obj_metric="loss",
+        device=options.device,
+        disable_pbar=True,
+        verbose=False,
+    )
+    validation = torch.utils.data.DataLoader(files, sampler=[0], collate_fn=collate)
     steps = []
     whole = time.perf_counter()
     for _ in range(options.epochs):
         began = time.perf_counter()
-        trainer.train(max_epochs=1, train_dataloader=loader)
+        trainer.train(max_epochs=1, train_dataloader=loader, val_dataloader=validation)
         steps.append((time.perf_counter() - began) / len(files))
     return steps, time.perf_counter() - whole
 

@@ -21,8 +21,6 @@ from sacmil.models import MILModel, Output, Recipe, Sample, create_model
 from sacmil.plans import make_plan
 from sacmil.training.fit import fit, predict_samples
 from sacmil.training.loading import SampleLoader
-from sacmil.training.trainer import Trainer
-from studies.capture import NOT_CAPTURED, CapturingTrainer
 from studies.data import (
     ALL_TILES,
     PARTS,
@@ -164,7 +162,8 @@ def _make_samples(
         features = torch.from_numpy(center(slide.bag.features)).half().to(device)
         coords = torch.from_numpy(slide.bag.patch_coords).to(device)
         plan = {key: torch.from_numpy(value).to(device) for key, value in plans[number].items()}
-        return Sample(features, coords, plan, torch.tensor(slide.label, device=device))
+        target = torch.tensor(slide.label, device=device)
+        return Sample(features, coords, plan, target, resident=True)
 
     return {
         part: ReadySamples([make(number) for number in numbers], place.device)
@@ -232,14 +231,12 @@ _ORDERS = {"raster": _order_by_rows, "random": _order_at_random}
 def _train(
     job: Job, place: Place, model: MILModel, samples: Mapping[str, ReadySamples]
 ) -> dict[str, Any]:
-    is_captured = place.device.startswith("cuda") and job.zoo_model not in NOT_CAPTURED
     fitted = fit(
         model,
         samples["train"],
         Recipe(**job.recipe),
         validation=samples.get("val"),
         seed=job.seed,
-        trainer_class=CapturingTrainer if is_captured else Trainer,
     )
     last_stage = [line for line in fitted.history if line.stage == fitted.history[-1].stage]
     best = next(line for line in last_stage if line.epoch == fitted.best_epoch)

@@ -19,6 +19,9 @@ from ray_cluster import private_cluster
 
 from sacmil import Bag
 
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+"""Otherwise products on a GPU may be rounded in another way on another stream."""
+
 WHOLE_GOLDENS = os.environ.get("SACMIL_GOLDEN")
 """A folder of whole goldens; without it the trimmed ones of tests/golden/trim.py are used."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from sacmil import Bag, read_bag, write_bag
 from sacmil.errors import FormatError
-from sacmil.hdf5 import open_hdf5
+from sacmil.hdf5 import open_hdf5, read_array
 
 SECRET = np.arange(24, dtype=np.float32).reshape(6, 4)
 
@@ -118,3 +119,58 @@ def test_headers_of_arrays_in_other_files_are_rejected_too(tmp_path: Path, kind:
         open_hdf5(path, only=["features"]),
     ):
         pass
+
+
+LARGE = np.random.default_rng(0).standard_normal((700, 512))
+"""More than a megabyte in every type."""
+
+
+def compress(file: h5py.File, values: np.ndarray) -> None:
+    file.create_dataset("x", data=values, compression="gzip", compression_opts=1)
+
+
+def divide(file: h5py.File, values: np.ndarray) -> None:
+    file.create_dataset("x", data=values, chunks=(100, 512))
+
+
+def store(file: h5py.File, values: np.ndarray) -> None:
+    file.create_dataset("before", data=np.arange(7))
+    file.create_dataset("x", data=values)
+
+
+@pytest.mark.parametrize("way", [store, divide, compress])
+@pytest.mark.parametrize("kind", ["<f2", "<f4", ">f4", "<f8", "<i8", ">i4", "u1"])
+@pytest.mark.parametrize("before", [0, 512])
+def test_an_array_is_read_as_hdf5_reads_it(tmp_path: Path, way, kind: str, before: int) -> None:
+    path, values = tmp_path / "array.h5", (9 * LARGE).repeat(4, axis=0).astype(kind)
+    with h5py.File(path, "w", userblock_size=before) as file:
+        way(file, values)
+    with open_hdf5(path) as file:
+        found = read_array(file["x"])
+        np.testing.assert_array_equal(found, file["x"][()])
+        assert found.dtype == file["x"].dtype
+        assert found.flags.writeable
+    np.testing.assert_array_equal(found, values)
+
+
+@pytest.mark.skipif(not hasattr(os, "preadv"), reason="Windows")
+def test_large_arrays_are_read_without_hdf5_and_others_with_it(tmp_path, monkeypatch) -> None:
+    with h5py.File(tmp_path / "array.h5", "w") as file:
+        store(file, LARGE)
+        file["small"], file["empty"] = LARGE[:3], np.empty((0, 4))
+        file.create_dataset("never written", LARGE.shape, LARGE.dtype)
+    read = os.preadv
+    calls: list[int] = []
+    monkeypatch.setattr(os, "preadv", lambda *given: calls.append(1) or read(*given))
+    with open_hdf5(tmp_path / "array.h5") as file:
+        for name in ("x", "small", "empty", "never written"):
+            np.testing.assert_array_equal(read_array(file[name]), file[name][()])
+    assert len(calls) == 1
+
+
+def test_an_array_that_ends_too_early_is_left_to_hdf5(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(os, "preadv", lambda *_: 0, raising=False)
+    with h5py.File(tmp_path / "array.h5", "w") as file:
+        store(file, LARGE)
+    with open_hdf5(tmp_path / "array.h5") as file:
+        np.testing.assert_array_equal(read_array(file["x"]), LARGE)

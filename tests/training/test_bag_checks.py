@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from deadly_reading import devour, die
+from small_cohort import write_material
 from unwritten_bag import write_unwritten_bag
 
-from sacmil import Bag, write_bag
-from sacmil.errors import BagWarning, CohortError
+from sacmil import Bag, read_bag, write_bag
+from sacmil.errors import BagWarning, CohortError, SacMILError
+from sacmil.formats import native
+from sacmil.models import MILModel
 from sacmil.parallel import run_each
+from sacmil.plans import planners
+from sacmil.regions import arrange
 from sacmil.training import bag_checks
-from sacmil.training.bag_checks import check_and_hash_bags, read_width
+from sacmil.training.bag_checks import PLAN_FOLDER, check_and_hash_bags, read_width
+from sacmil.training.train import cross_validate
 
 
 def write_bags(folder: Path, count: int) -> dict[str, Path]:
@@ -89,3 +96,36 @@ def test_what_is_odd_about_a_bag_is_a_warning_of_the_command(tmp_path: Path) -> 
     write_bag(bags["s0"], bag)
     with pytest.warns(BagWarning, match="repeat another's coordinates"):
         check(tmp_path, bags)
+
+
+def test_plans_are_made_while_bags_are_checked_and_removed_after_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_material(tmp_path / "bags", patients=8).data
+    made: list[object] = []
+
+    def make_again(*_: object) -> None:
+        raise AssertionError("made again")
+
+    monkeypatch.setattr(planners, "arrange", lambda *given: made.append(given) or arrange(*given))
+    monkeypatch.setattr(MILModel, "plan", make_again)
+    settings = {"folds": 2, "options": {"epochs": 1}, "devices": "cpu"}
+    run = cross_validate(data, ["sac_mil_local", "sac_mil"], out=tmp_path / "run", **settings)
+    assert not run.failures
+    assert len(made) == 2 * len(data.bags)
+    assert not (tmp_path / "run" / PLAN_FOLDER).exists()
+
+
+def test_bags_that_a_worker_verified_are_not_verified_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bags = write_bags(tmp_path, 2)
+    for path in bags.values():
+        os.utime(path, ns=(10**18, 10**18))
+    monkeypatch.setattr(bag_checks, "run_each", run_each)
+    check(tmp_path, bags)
+    monkeypatch.setattr(native, "compute_checksum", lambda *_: "another")
+    assert len(read_bag(bags["s0"])) == 3
+    os.utime(bags["s1"], ns=(2 * 10**18, 2 * 10**18))
+    with pytest.raises(SacMILError, match="since the file was written"):
+        read_bag(bags["s1"])

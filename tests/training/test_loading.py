@@ -193,10 +193,8 @@ def test_bags_in_memory_need_no_files() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("staging", ["on", "off"])
 @pytest.mark.parametrize("cache", ["auto", "memory", "none"])
-def test_bags_reach_a_busy_gpu_unchanged(tmp_path, monkeypatch, cache, staging) -> None:
-    monkeypatch.setenv("SACMIL_STAGING", staging)
+def test_bags_reach_a_busy_gpu_unchanged(tmp_path, cache) -> None:
     random = np.random.default_rng(0)
     found, expected = [], []
     for number in range(12):

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import BagError, ConfigError, FormatError, MissingExtraError
-from sacmil.hdf5 import open_dataset, open_hdf5
+from sacmil.hdf5 import open_dataset, open_hdf5, read_array
 from sacmil.limits import check_declared_size, check_zip_size
 
 TENSOR_SUFFIXES = (".pt", ".pth")
@@ -112,7 +112,7 @@ def read_dataset(file: h5py.File, path: Path, name: str) -> npt.NDArray[Any]:
             f"{path}: found an HDF5 file holding {list_names(file)}; "
             f"expected an array called {name!r}"
         )
-    return drop_batch_axis(np.asarray(file[name][()]))
+    return drop_batch_axis(read_array(file[name]))
 
 
 def drop_batch_axis(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -31,7 +31,7 @@ import time
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -42,7 +42,7 @@ from sacmil.atomic import atomic_write
 from sacmil.bag import Bag, EncoderId
 from sacmil.errors import BagError, FormatError, OptionError, check_type
 from sacmil.formats._files import has_dataset, is_hdf5, list_names, open_file
-from sacmil.hdf5 import UNKNOWN, make_hdf5, make_trident_attributes
+from sacmil.hdf5 import UNKNOWN, make_hdf5, make_trident_attributes, read_array
 from sacmil.units import Level0Px
 
 LAYOUT = "sacmil bag"
@@ -64,8 +64,16 @@ _COVERED_ATTRIBUTES = {
 _MIN_FILE_AGE_NS = 2 * 10**9
 """Age from which a file's time is unique to this version: some disks store whole seconds."""
 
-_verified_files: set[tuple[str, int, int, int]] = set()
-"""Files that this process has verified: path, inode, size, time of the last change."""
+
+class _FileVersion(NamedTuple):
+    path: str
+    inode: int
+    size: int
+    changed_ns: int
+
+
+_verified_files: set[_FileVersion] = set()
+"""Files that need not be verified again."""
 
 
 def write(path: str | Path, bag: Bag) -> None:
@@ -109,7 +117,7 @@ def read(path: Path) -> Bag:
     with open_file(path) as file:
         _check_file(path, file)
         names = [name for name in ("features", "coords", "labels") if has_dataset(file, name)]
-        arrays = {name: file[name][()] for name in names}
+        arrays = {name: read_array(file[name]) for name in names}
         feature_attributes = dict(file["features"].attrs)
         attributes = dict(file["coords"].attrs)
         provenance = file.attrs.get("provenance")
@@ -255,9 +263,7 @@ def verify_checksum(path: Path, file: h5py.File, arrays: Mapping[str, npt.NDArra
     """
     if CHECKSUM_ATTRIBUTE not in file.attrs:
         return
-    status = path.stat()
-    version = (str(path.absolute()), status.st_ino, status.st_size, status.st_mtime_ns)
-    if version in _verified_files:
+    if _get_version(path) in _verified_files:
         return
     written, found = str(file.attrs[CHECKSUM_ATTRIBUTE]), compute_checksum(file, arrays)
     if written != found:
@@ -266,8 +272,19 @@ def verify_checksum(path: Path, file: h5py.File, arrays: Mapping[str, npt.NDArra
             "checksum does not match); restore it from a copy, or delete it and extract or "
             "convert the slide again"
         )
-    if time.time_ns() - status.st_mtime_ns > _MIN_FILE_AGE_NS:
+    note_verified(path)
+
+
+def note_verified(path: Path) -> None:
+    """Take a file as verified by another process; it is not verified again until it changes."""
+    version = _get_version(path)
+    if time.time_ns() - version.changed_ns > _MIN_FILE_AGE_NS:
         _verified_files.add(version)
+
+
+def _get_version(path: Path) -> _FileVersion:
+    status = path.stat()
+    return _FileVersion(str(path.absolute()), status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _compute_array_crc(values: npt.NDArray[Any]) -> int:

@@ -4,6 +4,7 @@ They need no torch, so that exported models run without it. A planner is a funct
 ``plan_NAME(coords, features, **options)`` of planners.py; a model's card stores its name.
 """
 
+from sacmil.plans.plan_folder import PlanFolder
 from sacmil.plans.planners import Planner, list_planners, make_plan
 
-__all__ = ["Planner", "list_planners", "make_plan"]
+__all__ = ["PlanFolder", "Planner", "list_planners", "make_plan"]

@@ -1,4 +1,4 @@
-"""Checks of the input files of a run: every bag is read once and hashed before training.
+"""Checks of the input files of a run: every bag is read, hashed and planned before training.
 
 Bags are read in worker processes with the limits of ``sacmil predict`` (limits.py): a damaged file
 can crash or hang the library that reads it. Workers import this module, which must not load torch.
@@ -22,11 +22,15 @@ from sacmil.cohorts.bags import describe_slide_mismatch, find_outliers
 from sacmil.csv_text import escape_cells, restore_cells
 from sacmil.errors import BagWarning, CohortError, RunError, SacMILError
 from sacmil.formats import read_bag
+from sacmil.formats.native import note_verified
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.parallel import TaskOutcome, run_each
+from sacmil.plans import PlanFolder, Planner
 
 BAGS_FILE = "bags.csv"
-_MAX_WORKERS = 8
+PLAN_FOLDER = ".plans"
+"""In the run folder, until the run ends."""
+_MAX_WORKERS = 16
 """Processes that inspect bags; more do not read faster from one disk."""
 _BAGS_PER_WORKER = 16
 """Reading fewer takes less time than starting another process."""
@@ -46,12 +50,21 @@ class _BagRecord(NamedTuple):
 
 
 def check_and_hash_bags(
-    out: Path, bags: Mapping[str, Path], on_progress: ProgressCallback
+    out: Path,
+    bags: Mapping[str, Path],
+    on_progress: ProgressCallback,
+    planners: Sequence[Planner] = (),
 ) -> dict[str, str]:
     """Return the SHA-256 of every bag by slide id; one error lists all problems.
 
     Files listed in bags.csv of the run and unchanged since are not read again. A run over other
     bags is rejected: its models would not be comparable.
+
+    Args:
+        out: the run folder.
+        bags: files by slide id.
+        on_progress: called with the number of bags checked.
+        planners: make plans of the bags that are read, for the models to be trained.
     """
     known = _read_records(out / BAGS_FILE)
     unchanged = {
@@ -60,7 +73,9 @@ def check_and_hash_bags(
     changed = [name for name in bags if name not in unchanged]
     results: dict[str, _BagRecord | str] = {name: known[name] for name in unchanged}
     on_progress("checking bags", len(unchanged), len(bags))
-    for done, outcome in enumerate(_inspect_bags([bags[name] for name in changed]), start=1):
+    plans = _Plans(PlanFolder(out / PLAN_FOLDER), tuple(planners))
+    inspected = _inspect_bags([_BagToInspect(bags[name], plans) for name in changed])
+    for done, outcome in enumerate(inspected, start=1):
         name = changed[outcome.key]
         results[name] = _get_record_or_error(bags[name], outcome)
         on_progress("checking bags", len(unchanged) + done, len(bags))
@@ -87,8 +102,21 @@ def _read_file_version(path: Path) -> tuple[str, str, str]:
     return str(path), str(facts.st_size), str(facts.st_mtime_ns)
 
 
-def inspect_bag(path: Path) -> tuple[_BagRecord, list[str]]:
-    """Read and hash one bag; return its record and warnings. Runs in a worker process."""
+class _Plans(NamedTuple):
+    """Plans to make, and where they are stored."""
+
+    folder: PlanFolder
+    planners: tuple[Planner, ...]
+
+
+class _BagToInspect(NamedTuple):
+    path: Path
+    plans: _Plans
+
+
+def inspect_bag(task: _BagToInspect) -> tuple[_BagRecord, list[str]]:
+    """Read, hash and plan one bag; return its record and warnings. Runs in a worker process."""
+    path = task.path
     version = _read_file_version(path)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BagWarning)
@@ -96,6 +124,9 @@ def inspect_bag(path: Path) -> tuple[_BagRecord, list[str]]:
     messages = [str(w.message) for w in caught if issubclass(w.category, BagWarning)]
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
+    for planner in task.plans.planners:
+        with contextlib.suppress(SacMILError, MemoryError):  # training makes it, or says why not
+            task.plans.folder.make(planner, bag.patch_coords, bag.features)
     return _BagRecord(*version, digest, *_describe_origin(bag)), messages
 
 
@@ -117,11 +148,11 @@ def inspect_width(path: Path) -> int:
         return read_bag(path).dim
 
 
-def _inspect_bags(paths: Sequence[Path]) -> Iterator[TaskOutcome]:
-    if not paths:
+def _inspect_bags(bags: Sequence[_BagToInspect]) -> Iterator[TaskOutcome]:
+    if not bags:
         return iter(())
-    workers = min(-(-len(paths) // _BAGS_PER_WORKER), _MAX_WORKERS, os.cpu_count() or 1)
-    return run_each(inspect_bag, paths, workers=workers, limit_s=BAG_LIMIT_S)
+    workers = min(-(-len(bags) // _BAGS_PER_WORKER), _MAX_WORKERS, os.cpu_count() or 1)
+    return run_each(inspect_bag, bags, workers=workers, limit_s=BAG_LIMIT_S)
 
 
 def _get_record_or_error(path: Path, outcome: TaskOutcome) -> _BagRecord | str:
@@ -131,6 +162,8 @@ def _get_record_or_error(path: Path, outcome: TaskOutcome) -> _BagRecord | str:
         return text if path.name in text else f"{path}: {text}"
     record: _BagRecord
     record, messages = outcome.value
+    if _is_unchanged(path, record):
+        note_verified(path)
     for message in messages:
         warnings.warn(message, BagWarning, stacklevel=2)
     return record

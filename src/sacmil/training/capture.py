@@ -27,7 +27,7 @@ from sacmil.training.packing import PackedSample, list_fields, name_tensors
 from sacmil.training.trainer import Bags, Trainer, average_losses
 
 CAPTURE_VARIABLE = "SACMIL_CAPTURE"
-"""Environment variable; "on" captures training steps on a GPU."""
+"""Environment variable; "off" takes plain training steps on a GPU."""
 
 MAX_GRAPHS = 4096
 """Of a trainer; each takes about a megabyte of the GPU's memory besides what it computes."""
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 def is_capture_enabled() -> bool:
     """Whether steps on a GPU are captured where they can be."""
-    return os.environ.get(CAPTURE_VARIABLE) == "on"
+    return os.environ.get(CAPTURE_VARIABLE) != "off"
 
 
 class CapturingTrainer(Trainer):
@@ -60,8 +60,8 @@ class CapturingTrainer(Trainer):
         super().__init__(*arguments, **settings)
         self._device = next(self.model.parameters()).device
         self._steps_taken, self._failures = 0, 0
-        self._trained: list[Tensor] = []
-        """Parameters that losses reach; their gradients stay where they are."""
+        self._is_ready = False
+        """Whether steps may be captured from now on."""
         self.obstacle = self._find_obstacle()
         """Why steps are not captured; empty if they can be."""
         self._graphs = GraphCache(self._device)
@@ -87,11 +87,14 @@ class CapturingTrainer(Trainer):
         self._steps_taken += 1
         if self.obstacle:
             return super().update_weights(samples)
-        if not self._trained:
+        if not self._is_ready:
             return self._take_plain_step(samples)
         count = len(samples)
-        losses = [self._run(("step", count), one, self._backward_of(count)) for one in samples]
-        self._run(("update",), None, lambda _: self._update())
+        if self.recipe.accumulate == 1:
+            losses = [self._run(("step",), one, self._take_whole_step) for one in samples]
+        else:
+            losses = [self._run(("part", count), one, self._backward_of(count)) for one in samples]
+            self._run(("update",), None, lambda _: self._update())
         if self.slow_weights:
             self.slow_weights.step()
         return average_losses(losses)
@@ -99,7 +102,7 @@ class CapturingTrainer(Trainer):
     @torch.inference_mode()
     def predict(self, sample: Sample) -> Tensor:
         """Return the predictions for a bag, replayed where they were captured."""
-        if not self._trained:
+        if not self._is_ready:
             return super().predict(sample)
         predict = super().predict
         return self._run(("predict",), sample, lambda one: {"": predict(one)})[""]
@@ -117,15 +120,25 @@ class CapturingTrainer(Trainer):
         if found:
             self._stop_capturing(found[0])
         else:
-            self._trained = [p for p in self.model.parameters() if p.grad is not None]
-            for parameter in self._trained:
-                parameter.grad = torch.zeros_like(parameter)
+            self._is_ready = True
+            if self.recipe.accumulate > 1:  # parts of a step are added where gradients stay
+                for parameter in self.model.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad = torch.zeros_like(parameter)
         return losses
 
     def _stop_capturing(self, reason: str) -> None:
         _log.debug("%s takes plain steps: %s", self.model.name, reason)
-        self.obstacle, self._trained = reason, []
+        self.obstacle, self._is_ready = reason, False
         self.release()
+
+    def _take_whole_step(self, sample: Sample) -> dict[str, Tensor]:
+        """Take a step on one bag; its gradients begin anew, and no two are added."""
+        self.model.train()
+        self._forget_gradients()
+        losses = self._backward(sample, 1)
+        self._move_weights()
+        return losses
 
     def _backward_of(self, count: int) -> Call:
         """Return a function that adds the gradients of one of so many bags."""
@@ -138,9 +151,7 @@ class CapturingTrainer(Trainer):
 
     def _update(self) -> dict[str, Tensor]:
         """Move the weights, and set the gradients to zero where they are."""
-        self._clip_gradients()
-        for optimizer in self.optimizers.values():
-            optimizer.step()
+        self._move_weights()
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         torch._foreach_zero_(gradients)
         return {}
@@ -149,9 +160,8 @@ class CapturingTrainer(Trainer):
         """Replay a call, or capture it if it will come again."""
         key = (*kind, *_identify(sample)) if sample else kind
         graph = self._graphs.get(key)
-        at_once = sample is None or sample.resident
         may_capture = graph is None and not self.obstacle
-        if may_capture and self._graphs.should_capture(key, at_once=at_once):
+        if may_capture and self._graphs.should_capture(key):
             try:
                 graph = self._graphs.capture(key, call, sample)
             except RuntimeError as error:
@@ -256,9 +266,12 @@ class GraphCache:
             self._last_used[key] = self._replays
         return graph
 
-    def should_capture(self, key: Key, *, at_once: bool) -> bool:
-        """Whether to capture a call: at once, or when its key comes for the second time."""
-        is_known = at_once or key in self._seen
+    def should_capture(self, key: Key) -> bool:
+        """Whether to capture a call: when its key comes for the second time.
+
+        The first time bags are read, and threads that do so would slow down a capture.
+        """
+        is_known = key in self._seen
         self._seen.add(key)
         if not is_known or key in self._rejected:
             return False

@@ -50,7 +50,6 @@ def fit(
     checkpoint: Checkpoint | None = None,
     fingerprint: str = "",
     on_epoch: EpochCallback | None = None,
-    trainer_class: type[Trainer] | None = None,
 ) -> FitResult:
     """Train a model, stage by stage. The same seed gives the same weights.
 
@@ -65,7 +64,6 @@ def fit(
         checkpoint: written after every epoch, and resumed from.
         fingerprint: identifies model, settings and data; another checkpoint is not resumed.
         on_epoch: called with every epoch, those before a resume included.
-        trainer_class: takes the optimisation steps; None chooses the fastest for the device.
     """
     task = task or fit_task(model.known_task, training, recipe)
     targets = validation.targets if validation else np.empty((0, 0))
@@ -86,7 +84,6 @@ def fit(
         checkpoint,
         on_epoch,
         progress,
-        trainer_class or choose_trainer(training.device),
     )
     run.run_stages(model)
     return FitResult(model.eval(), progress.best_epoch, progress.history)
@@ -139,7 +136,6 @@ class _TrainingLoop:
     checkpoint: Checkpoint | None
     on_epoch: EpochCallback | None
     state: TrainingState
-    trainer_class: type[Trainer]
 
     def run_stages(self, model: MILModel) -> None:
         _seed_epoch(self.seed, 0, 0)
@@ -152,12 +148,8 @@ class _TrainingLoop:
             _seed_epoch(self.seed, number + 1, 0)
 
     def _run_epochs(self, stage: int, model: MILModel) -> None:
-        trainer = self.trainer_class(
-            model,
-            self.recipe,
-            task=self.task,
-            precision=self.precision,
-        )
+        make_trainer = choose_trainer(self.training.device)
+        trainer = make_trainer(model, self.recipe, task=self.task, precision=self.precision)
         self._start_or_resume_stage(stage, trainer)
         while not self._is_finished():
             self._record_epoch(self._run_epoch(stage, self.state.epoch + 1, trainer), trainer)

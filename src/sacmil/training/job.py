@@ -36,6 +36,7 @@ from sacmil.formats import read_bag
 from sacmil.models import MILModel, Output, create_model
 from sacmil.models._folder import WEIGHTS, create_meta_model, serialize_model
 from sacmil.models._registry import restore_old_names
+from sacmil.plans import PlanFolder, Planner
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,
@@ -90,6 +91,8 @@ class TrainingJob:
     train: tuple[TrainingBag, ...]
     val: tuple[TrainingBag, ...]
     test: tuple[TrainingBag, ...]
+    plans: PlanFolder | None = None
+    """Where plans are stored for all jobs of the run."""
 
     @property
     def training_set(self) -> tuple[TrainingBag, ...]:
@@ -166,11 +169,15 @@ class DeviceConfig:
     """Of torch on the CPU; None leaves torch's setting."""
 
 
-def check_models(configs: Iterable[TrainingConfig], dataset: Dataset) -> None:
-    """Reject options that a model cannot be created with, before any other work."""
+def check_models(configs: Iterable[TrainingConfig], dataset: Dataset) -> list[Planner]:
+    """Reject options that a model cannot be created with, before any other work.
+
+    Returns how the models plan bags.
+    """
     dim = dataset.dim or read_width(next(iter(dataset.bags.values())))
     if dim is None:
-        return  # check_and_hash_bags reports it, with all other unreadable bags
+        return []  # check_and_hash_bags reports it, with all other unreadable bags
+    planners: list[Planner] = []
     task = dataset.cohort.task
     unsupported: dict[str, list[str]] = {}
     for config in configs:
@@ -184,6 +191,8 @@ def check_models(configs: Iterable[TrainingConfig], dataset: Dataset) -> None:
             unsupported.setdefault(reason, []).append(config.model)
             continue
         model.set_task(task)
+        if model.planner not in planners:
+            planners.append(model.planner)
         count = sum(parameter.numel() for parameter in model.parameters())
         if count > _MAX_PARAMETERS:
             raise OptionError(
@@ -192,6 +201,7 @@ def check_models(configs: Iterable[TrainingConfig], dataset: Dataset) -> None:
             )
     if unsupported:
         raise _make_unsupported_error(task, unsupported)
+    return planners
 
 
 def _make_unsupported_error(
@@ -299,7 +309,12 @@ class _JobRunner:
             ) from error
 
     def _make_loader(self, bags: Sequence[TrainingBag], **changes: Any) -> SampleLoader:
-        settings = {"device": self.device, "cache": self.device_config.cache, "read": self.read}
+        settings = {
+            "device": self.device,
+            "cache": self.device_config.cache,
+            "read": self.read,
+            "plans": self.job.plans,
+        }
         paths = [Path(bag.path) for bag in bags]
         targets = np.array([bag.slide.targets for bag in bags], dtype=np.float64)
         return SampleLoader(self.model, paths, targets, task=self.task, **settings | changes)

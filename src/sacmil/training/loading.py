@@ -8,13 +8,13 @@ threads. What a model gets is the same wherever it came from.
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
@@ -29,6 +29,7 @@ from sacmil.errors import SacMILError
 from sacmil.formats import read_bag
 from sacmil.formats._stored_features import StoredFeatures, find_stored_features
 from sacmil.models import MILModel, Sample
+from sacmil.plans import PlanFolder
 from sacmil.tasks import Task
 from sacmil.training.packing import Field, PackedSample, allocate, pack
 
@@ -36,9 +37,6 @@ CacheMode = Literal["auto", "none", "memory", "gpu"]
 """Where features stay between epochs, as far as they fit; auto takes the fastest memory."""
 
 BagReader = Callable[[Path], Bag]
-
-STAGING_VARIABLE = "SACMIL_STAGING"
-"""Environment variable; "on" copies bags to a GPU from pinned memory, beside the GPU's work."""
 
 _MAX_READERS = 8
 """Threads that read for a GPU."""
@@ -52,13 +50,21 @@ _MAX_PLANS_IN_MEMORY = 2**28
 """Bytes of plans; more go to a temporary file."""
 
 
-def to_sample(model: MILModel, bag: Bag, target: Tensor) -> Sample:
-    """Return a bag as tensors, with the model's plan."""
-    coords = bag.patch_coords
-    plan = model.plan(coords, bag.features)
+def to_sample(model: MILModel, bag: Bag, target: Tensor, plans: PlanFolder | None = None) -> Sample:
+    """Return a bag as tensors that share its memory, with the model's plan.
+
+    Args:
+        model: makes the plan.
+        bag: of a slide.
+        target: of the slide.
+        plans: where the plan may be stored already.
+    """
+    features, coords = bag.features, bag.patch_coords
+    make = partial(model.plan, coords, features)
+    plan = plans.fetch(model.planner, coords, features, make) if plans else make()
     return Sample(
-        features=torch.tensor(bag.features),
-        coords=torch.tensor(coords),
+        features=torch.from_numpy(features if features.flags.writeable else features.copy()),
+        coords=torch.from_numpy(coords),
         plan={key: torch.from_numpy(value) for key, value in plan.items()},
         target=target,
     )
@@ -76,6 +82,7 @@ class SampleLoader:
         cache: where features stay between epochs.
         read: reads a bag file.
         read_once: whether every bag is needed once only; nothing is kept.
+        plans: where plans are stored; None makes them.
     """
 
     def __init__(
@@ -89,6 +96,7 @@ class SampleLoader:
         cache: CacheMode = "auto",
         read: BagReader = read_bag,
         read_once: bool = False,
+        plans: PlanFolder | None = None,
     ) -> None:
         listed = np.asarray(labels, dtype=np.float64)
         self._task = task or model.known_task
@@ -97,13 +105,12 @@ class SampleLoader:
         """(bags, T)."""
         self.device = torch.device(device)
         self._model, self._paths, self._read = model, paths, read
-        self._read_once = read_once
+        self._read_once, self._plan_folder = read_once, plans
         self._known: dict[int, _KnownBag] = {}
         self._stored: dict[int, StoredFeatures | None] = {}
         self._plans = _ByteStore()
         self._cache = _Cache("none" if read_once else cache, self.device)
-        is_staged = self.device.type == "cuda" and os.environ.get(STAGING_VARIABLE) == "on"
-        self._copies = _make_stream(self.device) if is_staged else None
+        self._copies = _make_stream(self.device) if self.device.type == "cuda" else None
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -202,7 +209,8 @@ class SampleLoader:
 
     def _read_first_time(self, index: int) -> PackedSample:
         bag = self._read(self._paths[index])
-        packed = pack(to_sample(self._model, bag, self._task.prepare(self.targets[index])))
+        target = self._task.prepare(self.targets[index])
+        packed = pack(to_sample(self._model, bag, target, self._plan_folder))
         if not self._read_once:
             plan = self._plans.add(packed.view_bytes(packed.features_end, packed.block.nbytes))
             self._known[index] = _KnownBag(packed.fields, plan)

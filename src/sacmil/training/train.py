@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from sacmil.errors import (
     check_type,
     shorten_value,
 )
+from sacmil.plans import PlanFolder
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,
@@ -45,7 +47,7 @@ from sacmil.results import (
 )
 from sacmil.results.run import check_same_task, natural_sort_key
 from sacmil.results.task_card import read_task_card
-from sacmil.training.bag_checks import check_and_hash_bags
+from sacmil.training.bag_checks import PLAN_FOLDER, check_and_hash_bags
 from sacmil.training.config import (
     DEFAULT_MODEL,
     ModelChoice,
@@ -230,16 +232,17 @@ def open_jobs(
         on_progress: called with the number of bags checked.
     """
     _check_names(plan.configs)
-    check_models(plan.configs.values(), plan.dataset)
+    planners = check_models(plan.configs.values(), plan.dataset)
     _check_training_sets(plan)
     _check_validation_sets(plan)
     command = "crossval" if plan.fold is None else "train"
     with open_run(plan.out, plan.dataset.cohort, plan.folds, command, plan.seeds):
-        hashes = check_and_hash_bags(plan.out, plan.dataset.bags, on_progress)
+        hashes = check_and_hash_bags(plan.out, plan.dataset.bags, on_progress, planners)
         jobs = list(make_jobs(replace(plan, dataset=plan.dataset.with_hashes(hashes))))
         pending = [job for job in jobs if not job.is_finished()]  # raises on a different job
         _check_task_of_run(plan)
         yield jobs, pending
+        shutil.rmtree(plan.out / PLAN_FOLDER, ignore_errors=True)
 
 
 def _check_task_of_run(plan: RunPlan) -> None:
@@ -273,6 +276,7 @@ def make_jobs(plan: RunPlan) -> Iterator[TrainingJob]:
                     train=train,
                     val=val,
                     test=test,
+                    plans=PlanFolder(plan.out / PLAN_FOLDER),
                 )
 
 

@@ -90,17 +90,14 @@ class Trainer:
     def update_weights(self, samples: Bags) -> dict[str, Tensor]:
         """Take one step without changing the learning rate."""
         self.model.train()
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad()
+        self._forget_gradients()
         if self.task.needs_batch:
             losses = [self._backward_batch(samples)]
             if not any(p.grad is not None for p in self.model.parameters()):
                 return losses[0]  # nothing to learn, such as no event: no step either
         else:
             losses = [self._backward(sample, len(samples)) for sample in samples]
-        self._clip_gradients()
-        for optimizer in self.optimizers.values():
-            optimizer.step()
+        self._move_weights()
         if self.slow_weights:
             self.slow_weights.step()
         return average_losses(losses)
@@ -178,6 +175,15 @@ class Trainer:
             coords=coords,
             plan={key: torch.from_numpy(value).to(features.device) for key, value in plan.items()},
         )
+
+    def _forget_gradients(self) -> None:
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad()
+
+    def _move_weights(self) -> None:
+        self._clip_gradients()
+        for optimizer in self.optimizers.values():
+            optimizer.step()
 
     def _clip_gradients(self) -> None:
         named = dict(self.model.named_parameters())
