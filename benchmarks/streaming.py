@@ -3,18 +3,20 @@
 Layouts are read through HDF5, whose lock lets one thread read at a time, by threads and by
 processes, which do not send them back; stored features are read without HDF5, as training does
 after its first epoch.
-The files are in the cache of the system, unless it is smaller than they are.
+The files are in the cache of the system, unless it is smaller than they are, or ``--cold`` removes
+them from it before every call.
 
 With ``--slides`` a cohort larger than memory is made of links to those files, and read as training
 does for two epochs: time against that of their bytes, and how much the memory of the process grows.
 
-Run: python -m benchmarks.streaming --bags 60 --instances 10000 --workers 8
+Run: python -m benchmarks.streaming --bags 60 --instances 10000 --workers 8 [--cold]
      python -m benchmarks.streaming --bags 60 --instances 10000 --slides 11000
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import tempfile
 import time
@@ -39,6 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--bags", type=int, default=12)
     parser.add_argument("--instances", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--cold", action="store_true")
     parser.add_argument("--slides", type=int, help="of a cohort made of links to the bags")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
@@ -67,6 +70,8 @@ def main(arguments: list[str] | None = None) -> None:
         base = 0.0
         for name, call in calls.items():
             call()
+            if options.cold:
+                _evict(paths)
             began = time.perf_counter()
             call()
             seconds = (time.perf_counter() - began) / len(paths)
@@ -134,6 +139,14 @@ def _write_bags(folder: Path, count: int, instances: int) -> list[Path]:
 
 def _map(pool: Executor, function: Callable[..., object], items: list) -> None:
     list(pool.map(function, items))
+
+
+def _evict(paths: list[Path]) -> None:
+    """Remove files from the cache of the system, on Linux."""
+    for path in paths:
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _read_bytes(path: Path) -> int:

@@ -146,7 +146,7 @@ def test_an_array_is_read_as_hdf5_reads_it(tmp_path: Path, way, kind: str, befor
     with h5py.File(path, "w", userblock_size=before) as file:
         way(file, values)
     with open_hdf5(path) as file:
-        found = read_array(file["x"])
+        found = read_array(file, "x")
         np.testing.assert_array_equal(found, file["x"][()])
         assert found.dtype == file["x"].dtype
         assert found.flags.writeable
@@ -164,7 +164,7 @@ def test_large_arrays_are_read_without_hdf5_and_others_with_it(tmp_path, monkeyp
     monkeypatch.setattr(os, "preadv", lambda *given: calls.append(1) or read(*given))
     with open_hdf5(tmp_path / "array.h5") as file:
         for name in ("x", "small", "empty", "never written"):
-            np.testing.assert_array_equal(read_array(file[name]), file[name][()])
+            np.testing.assert_array_equal(read_array(file, name), file[name][()])
     assert len(calls) == 1
 
 
@@ -173,4 +173,4 @@ def test_an_array_that_ends_too_early_is_left_to_hdf5(tmp_path, monkeypatch) -> 
     with h5py.File(tmp_path / "array.h5", "w") as file:
         store(file, LARGE)
     with open_hdf5(tmp_path / "array.h5") as file:
-        np.testing.assert_array_equal(read_array(file["x"]), LARGE)
+        np.testing.assert_array_equal(read_array(file, "x"), LARGE)

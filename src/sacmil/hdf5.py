@@ -144,22 +144,23 @@ def open_dataset(file: h5py.File, name: str) -> h5py.h5d.DatasetID | None:
     return found if isinstance(found, h5py.h5d.DatasetID) else None
 
 
-def read_array(array: h5py.Dataset) -> npt.NDArray[Any]:
-    """Read an array; a large one that is stored as memory holds it without HDF5.
+def read_array(file: h5py.File, name: str) -> npt.NDArray[Any]:
+    """Read an array of a file; a large one that is stored as memory holds it without HDF5.
 
     HDF5 has a lock, so that several threads would read one after the other.
     """
-    position = _find_position(array)
+    array = file[name]
+    position = _find_position(array) if file.driver == "sec2" else None
     if position is not None:
         values = np.empty(array.shape, array.dtype)
-        if _read_bytes(array.file.id.get_vfd_handle(), position, values):
+        if _read_bytes(file.id.get_vfd_handle(), position, values):
             return values
     return np.asarray(array[()])
 
 
 def _find_position(array: h5py.Dataset) -> int | None:
     """Return where the bytes of an array begin; None if HDF5 has to read it."""
-    is_plain = array.file.driver == "sec2" and array.chunks is None and not array.external
+    is_plain = array.chunks is None and not array.external
     if not (is_plain and array.nbytes >= _LEAST_BYTES and hasattr(os, "preadv")):
         return None
     known = array.dtype.isnative and array.dtype.kind in "fiu"

@@ -112,7 +112,7 @@ def read_dataset(file: h5py.File, path: Path, name: str) -> npt.NDArray[Any]:
             f"{path}: found an HDF5 file holding {list_names(file)}; "
             f"expected an array called {name!r}"
         )
-    return drop_batch_axis(read_array(file[name]))
+    return drop_batch_axis(read_array(file, name))
 
 
 def drop_batch_axis(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

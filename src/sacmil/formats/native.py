@@ -117,7 +117,7 @@ def read(path: Path) -> Bag:
     with open_file(path) as file:
         _check_file(path, file)
         names = [name for name in ("features", "coords", "labels") if has_dataset(file, name)]
-        arrays = {name: read_array(file[name]) for name in names}
+        arrays = {name: read_array(file, name) for name in names}
         feature_attributes = dict(file["features"].attrs)
         attributes = dict(file["coords"].attrs)
         provenance = file.attrs.get("provenance")
