@@ -31,6 +31,7 @@ PUBLIC = [
     "calibrate",
     "compare",
     "convert",
+    "convert_cells",
     "convert_model",
     "create_model",
     "cross_validate",

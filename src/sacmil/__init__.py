@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from sacmil.workflows.compare import compare as compare
     from sacmil.workflows.convert import convert as convert
     from sacmil.workflows.convert import convert_model as convert_model
+    from sacmil.workflows.convert_cells import convert_cells as convert_cells
     from sacmil.workflows.embed import embed_bags as embed_bags
     from sacmil.workflows.evaluate import Evaluation as Evaluation
     from sacmil.workflows.evaluate import evaluate as evaluate
@@ -72,6 +73,7 @@ _NAMES_OF_MODULE = {
     "workflows.calibrate": "calibrate",
     "workflows.compare": "Comparison compare",
     "workflows.convert": "convert convert_model",
+    "workflows.convert_cells": "convert_cells",
     "workflows.embed": "embed_bags",
     "workflows.evaluate": "Evaluation evaluate",
     "workflows.heatmaps": "draw_heatmaps",

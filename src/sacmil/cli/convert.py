@@ -1,4 +1,4 @@
-"""``sacmil convert``: other tools' bags to native bags, official checkpoints to model folders."""
+"""``sacmil convert``: other tools' bags, tables of cells, and official checkpoints."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import click
 
 from sacmil.cli import _options as opt
 from sacmil.cli._messages import name_options
+
+_CELLS = "cells"
+_CELL_OPTIONS = ("image", "patient", "x", "y", "type", "markers", "arcsinh", "like")
+_MAX_NAMES = 8
 
 
 def _parse_options(
@@ -37,19 +41,27 @@ def _parse_options(
 @click.argument("items", nargs=-1, required=True, type=opt.EXISTING)
 @opt.option(
     "--out",
-    "Folder for native bags and convert.csv; with --model, the model folder.",
+    "Folder for native bags and a table of them; with --model, the model folder.",
     opt.PATH,
     required=True,
 )
-@opt.option("--from", "Layout of all ITEMS.  [default: detected]", to="layout")
-@opt.option("--patch-size", "Tile side in level-0 pixels.", opt.POSITIVE)
-@opt.option("--mpp", "Microns per level-0 pixel.", opt.POSITIVE)
+@opt.option("--from", "Layout of all ITEMS, or cells.  [default: detected]", to="layout")
+@opt.option("--patch-size", "Tile side in level-0 pixels, or in the unit of cells.", opt.POSITIVE)
+@opt.option("--mpp", "Microns per level-0 pixel, or per unit of cells.", opt.POSITIVE)
 @opt.option("--stride", "Level-0 pixels between tiles.  [default: patch size]", opt.POSITIVE)
 @opt.option("--coords", "Coordinate file, or a folder with one per slide.", opt.EXISTING)
 @opt.option("--dtype", "Type of the features.", opt.DTYPES)
 @opt.flag("--overwrite", "Replace existing output.")
 @opt.option("--limit", "Seconds per file.", opt.POSITIVE, to="limit_s", default=300.0)
 @opt.option("--workers", "Files converted at once.", opt.COUNT)
+@opt.option("--image", "Cells: column of the image, or several.", metavar="A[,B]")
+@opt.option("--patient", "Cells: column of the patient.")
+@opt.option("--x", "Cells: column of the position.")
+@opt.option("--y", "Cells: column of the position.")
+@opt.option("--type", "Cells: column of the type.")
+@opt.option("--markers", "Cells: columns, or variables of .h5ad.", metavar="A,B,…")
+@opt.option("--arcsinh", "Cells: divide markers by this, and take arcsinh.", opt.POSITIVE)
+@opt.option("--like", "Cells: bags whose features and sizes to use.", opt.EXISTING)
 @opt.option("--model", "Convert an official checkpoint of this model.")
 @opt.repeatable(
     "-o", "Model option as key=value; repeatable.", to="options", callback=_parse_options
@@ -57,13 +69,53 @@ def _parse_options(
 def command(
     items: tuple[Path, ...], out: Path, model: str | None, options: dict[str, Any], **given: Any
 ) -> None:
-    """Convert ITEMS: bags, folders of bags, or one checkpoint with --model."""
+    """Convert ITEMS: bags, tables of cells, or one checkpoint with --model."""
+    if model is None and options:
+        raise click.UsageError("-o sets options of --model; leave it out for bags")
+    of_cells = {name: given.pop(name) for name in _CELL_OPTIONS}
+    if model is None and _are_cells(items, given["layout"]):
+        _convert_cells(items, out, given, of_cells)
+        return
+    opt.reject_given(of_cells, "{} is for tables of cells; add --from cells, or leave it out")
     if model is None:
-        if options:
-            raise click.UsageError("-o sets options of --model; leave it out for bags")
         _convert_bags(items, out, given)
     else:
         _convert_model(items, out, model, options, given)
+
+
+def _are_cells(items: tuple[Path, ...], layout: str | None) -> bool:
+    if layout is not None:
+        return layout == _CELLS
+    from sacmil.workflows.convert_cells import is_cell_table
+
+    return all(item.is_file() and is_cell_table(item) for item in items)
+
+
+def _convert_cells(
+    items: tuple[Path, ...], out: Path, given: dict[str, Any], columns: dict[str, Any]
+) -> None:
+    from sacmil.cli._progress import progress_bars
+    from sacmil.workflows.convert_cells import SLIDES_CSV, convert_cells
+
+    unused = {name: given[name] for name in ("stride", "coords", "workers")}
+    opt.reject_given(unused, "{} is for bags; leave it out for cells")
+    shared = {name: given[name] for name in ("patch_size", "mpp", "dtype", "overwrite")}
+    columns["image"] = columns["image"] or ()
+    columns["markers"] = columns["markers"] or ()
+    with progress_bars() as progress:
+        made = convert_cells(items, out, on_progress=progress, **shared, **columns)
+    names = ", ".join(made.features[:_MAX_NAMES])
+    more = f" and {len(made.features) - _MAX_NAMES} more" if len(made.features) > _MAX_NAMES else ""
+    click.echo(f"{len(made.counts):,} images with {sum(made.counts.values()):,} cells")
+    click.echo(f"Features: {names}{more}")
+    click.echo(f"Side of a cell's tile: {made.patch_size:.4g}, {_explain_size(given, columns)}")
+    click.echo(f"Table of the images, for a column of labels: {made.out / SLIDES_CSV}")
+
+
+def _explain_size(given: dict[str, Any], columns: dict[str, Any]) -> str:
+    if columns["like"] is not None:
+        return "as in the bags of --like"
+    return "as given" if given["patch_size"] else "the median distance of neighbors"
 
 
 def _convert_bags(items: tuple[Path, ...], out: Path, given: dict[str, Any]) -> None:
