@@ -303,6 +303,18 @@ def test_the_caption_says_when_slides_are_the_unit() -> None:
     assert caption == "Unit: the slide (6 slides of 1 patient); 1 fold, 1 seed; mean; in percent."
 
 
+def test_the_caption_names_models_that_tell_nobody_apart() -> None:
+    predictions = predicted(["abmil", "sac_mil"], slides=2, seeds=2)
+    note = "predicts the same for all slides of a fold, only rounding ranks them"
+    assert note not in make_caption(predictions)
+    own = predictions.model == "abmil"
+    predictions.values[own] = [0.4, 0.6]
+    predictions.values[own] += np.linspace(0, 1e-7, own.sum())[:, None] * [1, -1]
+    assert f"; abmil {note}." in make_caption(predictions)
+    predictions.values[np.flatnonzero(own)[0]] = [0.41, 0.59]
+    assert note not in make_caption(predictions)
+
+
 def test_validation_rows_do_not_count() -> None:
     predictions = predicted(patients=10)
     predictions.split[:] = np.where(np.arange(len(predictions)) % 10 < 5, "test", "val")

@@ -33,6 +33,8 @@ from sacmil.tasks import from_card
 Estimates = Mapping[str, Mapping[str, MetricEstimate]]
 """By model and metric, from summarize."""
 
+_ROUNDING = 1e-6
+"""Of predictions in float32; differences below it are none."""
 _NUMBERS = ("mean", "std", "low", "high")
 _TESTS = {
     "p_permutation": "p (permutation)",
@@ -320,6 +322,7 @@ def make_caption(
         f"{_describe_count_range(test, 'fold')}, {_describe_count_range(test, 'seed')}",
         spread,
         "in percent" if style.percent else "",
+        _describe_constant_models(test),
         f"data: {data}" if data else "",
     ]
     return "; ".join(filter(None, phrases)) + "."
@@ -336,6 +339,24 @@ def has_intervals(estimates: Estimates, style: TableStyle = DEFAULT_STYLE) -> bo
 def describe_interval(level: float, draws: int) -> str:
     """Return what a caption says of intervals."""
     return f"[{100 * level:g} % interval: patients resampled, {draws:,} draws]"
+
+
+def _describe_constant_models(test: Predictions) -> str:
+    """Describe the models that predict the same for every slide; the AUC of rounding is no 0.5."""
+    found = [model for model, rows in group_rows(test, "model").items() if _is_constant(rows)]
+    verb = "predicts" if len(found) == 1 else "predict"
+    names = ", ".join(map(str, found))
+    return f"{names} {verb} the same for all slides of a fold, only rounding ranks them" * bool(found)
+
+
+def _is_constant(rows: Predictions) -> bool:
+    spans = [
+        np.ptp(part.values, axis=0).max() / max(1.0, np.abs(part.values).max())
+        for by_fold in group_rows(rows, "fold").values()
+        for part in group_rows(by_fold, "seed").values()
+        if len(part) > 1
+    ]
+    return bool(spans) and max(spans) < _ROUNDING
 
 
 def _describe_units(test: Predictions) -> str:
