@@ -29,7 +29,9 @@ import sacmil
 DOCS = Path(__file__).parents[1]
 TABLES = DOCS / "results" / "tables"
 BY_PURPOSE = {
-    "Bags": ["Bag", "EncoderId", "read_bag", "write_bag", "list_formats", "convert"],
+    "Bags": [
+        "Bag", "EncoderId", "read_bag", "write_bag", "list_formats", "convert", "convert_cells",
+    ],
     "Slides to bags": ["extract", "extract_slide"],
     "Cohorts and folds": ["Cohort", "read_cohort", "Task", "Dataset", "make_folds", "split_cohort"],
     "Models": [

@@ -42,7 +42,7 @@ def _no_running_command() -> Iterator[None]:
             "make splits by sacmil split --validation 0.3",
         ),
         (predict, "give `folds=3`", "give folds=3"),
-        (predict, "give `nothing_known` or `x=1`", "give nothing_known or x=1"),
+        (predict, "give `nothing_known` or `z=1`", "give nothing_known or z=1"),
         (predict, "run `ray start --head`; see ``out``", "run `ray start --head`; see ``out``"),
     ],
 )

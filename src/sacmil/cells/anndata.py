@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.cells.table import RawCells
+from sacmil.cells.raw import RawCells
 from sacmil.errors import FormatError
 from sacmil.hdf5 import open_hdf5
 from sacmil.limits import check_declared_size

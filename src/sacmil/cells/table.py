@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.arguments import check_is_file
+from sacmil.cells.anndata import read_anndata
+from sacmil.cells.raw import RawCells
 from sacmil.errors import FormatError, OptionError, suggest_names
 
 if TYPE_CHECKING:
@@ -93,20 +95,6 @@ class CellTable:
     """Whether the file says that positions are in µm."""
 
 
-@dataclass(frozen=True)
-class RawCells:
-    """What a reader found, before columns are chosen."""
-
-    path: Path
-    frame: pandas.DataFrame
-    """Text only."""
-    coords: npt.NDArray[np.float64] | None = None
-    """(N, 2) if the file has them outside the columns."""
-    matrix_names: tuple[str, ...] = ()
-    """Markers that the file has outside the columns."""
-    read_matrix: Callable[[Sequence[str]], npt.NDArray[np.float32]] | None = None
-
-
 def read_cell_table(path: str | Path, columns: CellColumns | None = None) -> CellTable:
     """Read a table of cells.
 
@@ -127,8 +115,6 @@ def read_cell_table(path: str | Path, columns: CellColumns | None = None) -> Cel
 
 def _read_raw(path: Path) -> RawCells:
     if path.suffix.lower() == ".h5ad":
-        from sacmil.cells.anndata import read_anndata
-
         return read_anndata(path)
     return RawCells(path, _read_csv(path))
 

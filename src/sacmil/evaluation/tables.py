@@ -344,9 +344,11 @@ def describe_interval(level: float, draws: int) -> str:
 def _describe_constant_models(test: Predictions) -> str:
     """Describe the models that predict the same for every slide; the AUC of rounding is no 0.5."""
     found = [model for model, rows in group_rows(test, "model").items() if _is_constant(rows)]
+    if not found:
+        return ""
     verb = "predicts" if len(found) == 1 else "predict"
-    names = ", ".join(map(str, found))
-    return f"{names} {verb} the same for all slides of a fold, only rounding ranks them" * bool(found)
+    text = "the same for all slides of a fold, only rounding ranks them"
+    return f"{', '.join(map(str, found))} {verb} {text}"
 
 
 def _is_constant(rows: Predictions) -> bool:
