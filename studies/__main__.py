@@ -1,10 +1,11 @@
-"""Commands: ``python -m studies list | run NAME | report | check | features``."""
+"""Commands: ``python -m studies list | run NAME | report | check | features | cells``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from sacmil.errors import ConfigError, SacMILError, suggest_names
@@ -57,16 +58,12 @@ def _make_parser() -> argparse.ArgumentParser:
     report.set_defaults(function=_report)
     check = commands.add_parser("check", help="check length, headings and figures of the pages")
     check.set_defaults(function=_check)
-    features = commands.add_parser("features", help="make the features of the real sets")
-    _add_features(features)
+    for name, made in (("features", "the features of pictures"), ("cells", "the sets of cells")):
+        maker = import_module(f"studies.{name}")
+        own = commands.add_parser(name, help=f"make {made}")
+        maker.add_arguments(own)
+        own.set_defaults(function=maker.run)
     return parser
-
-
-def _add_features(parser: argparse.ArgumentParser) -> None:
-    from studies import features
-
-    features.add_arguments(parser)
-    parser.set_defaults(function=features.run)
 
 
 def _list(options: argparse.Namespace) -> int:

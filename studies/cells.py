@@ -70,8 +70,8 @@ def run(options: argparse.Namespace) -> None:
     cells = pd.read_csv(options.data / "tnbc_mibi_cells.csv.gz")
     for name, slides in make_drawn_sets(cells):
         write_set(options.out / "cells" / name, slides)
-    for name, (file, label, positive, given) in WHOLE_SETS.items():
-        write_whole_set(options.out / "cells" / name, options.data / file, label, positive, given)
+    for name, (file, label, positive, markers) in WHOLE_SETS.items():
+        write_whole_set(options.out / "cells" / name, options.data / file, label, positive, markers)
 
 
 # --- drawn cells of TNBC --------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def draw_patients(cells: pd.DataFrame, count: int, distance: float = 0.0) -> lis
         pools = [own.loc[kind, ["x", "y"]].to_numpy(np.float64) for kind in (tumour, immune)]
         label = int(own["label"].iloc[0] == "compartmentalised")
         for draw in range(DRAWS):
-            random = np.random.default_rng([int(patient), count, draw])
+            random = np.random.default_rng([int(str(patient)), count, draw])
             drawn = draw_cells(pools, count, random, distance)
             slides.append(DrawnSlide(f"{patient}-{draw}", str(patient), label, drawn))
     return slides
@@ -207,23 +207,21 @@ def write_set(folder: Path, slides: list[DrawnSlide]) -> None:
 
 # --- whole images ---------------------------------------------------------------------------------
 
-WHOLE_SETS: Mapping[str, tuple[str, str, str, Mapping[str, str]]] = {
-    "tnbc": ("tnbc_mibi_cells.csv.gz", "label", "compartmentalised", {}),
-    "imc": ("breast_imc_jackson100_cells.csv.gz", "tumor_grade", "3", {}),
-    "ki67": ("breast_ki67_622_cells.csv.gz", "HistologicalGrade", "3", {"markers": "Marker"}),
+WHOLE_SETS: Mapping[str, tuple[str, str, str, str]] = {
+    "tnbc": ("tnbc_mibi_cells.csv.gz", "label", "compartmentalised", ""),
+    "imc": ("breast_imc_jackson100_cells.csv.gz", "tumor_grade", "3", ""),
+    "ki67": ("breast_ki67_622_cells.csv.gz", "HistologicalGrade", "3", "Marker"),
 }
-"""File, column of the label, its positive value, and how the cells are converted."""
+"""File, column of the label, its positive value, and the marker, if cells have one."""
 MARKER_SCALE = 1000.0
 
 
-def write_whole_set(
-    folder: Path, table: Path, label: str, positive: str, given: Mapping[str, str]
-) -> None:
+def write_whole_set(folder: Path, table: Path, label: str, positive: str, markers: str) -> None:
     """Convert a table as users do, and write the labels of images that have one."""
     if (folder / "labels.csv").exists():
         return
-    scale = {"arcsinh": MARKER_SCALE} if given else {}
-    made = convert_cells(table, folder / "bags", overwrite=True, **given, **scale)
+    scale = MARKER_SCALE if markers else None
+    made = convert_cells(table, folder / "bags", markers=markers, arcsinh=scale, overwrite=True)
     images = pd.read_csv(made.out / "slides.csv", dtype=str, keep_default_na=False)
     known = images[images[label].str.len() > 0]
     slides = tuple(

@@ -19,7 +19,11 @@ _FIGURE = re.compile(r"(?<![\w.])[01]\.\d{2,3}(?!\d)")
 def find_problems(docs: Path = DOCS, studies: Path = FOLDER) -> list[str]:
     """Return what is wrong with the pages, a sentence each."""
     names = [path.stem for path in list_studies(studies)]
-    problems = [f"{name}.md: a study without a page" for name in names if not _exists(docs, name)]
+    problems = [
+        f"{path.stem}.md: a study without a page"
+        for path in list_studies(studies)
+        if _has_results(path) and not _exists(docs, path.stem)
+    ]
     for page in sorted(docs.glob("*.md")):
         text = page.read_text(encoding="utf-8")
         limit = MAX_WORDS.get(page.name, MAX_STUDY_WORDS)
@@ -32,6 +36,10 @@ def find_problems(docs: Path = DOCS, studies: Path = FOLDER) -> list[str]:
             sources = [page.stem] if page.stem in names else names
             problems += _check_figures(page.name, text, docs, studies, sources)
     return problems
+
+
+def _has_results(study: Path) -> bool:
+    return "status: done" in study.read_text(encoding="utf-8")
 
 
 def count_words(text: str) -> int:

@@ -455,8 +455,8 @@ class _JobBuilder:
 
 
 def _get_small_options(zoo_model: str) -> dict[str, Any]:
-    from studies.train import DARKNESS
+    from studies.classical import BASELINES
 
-    if zoo_model == DARKNESS:
+    if zoo_model in BASELINES:
         return {}
     return dict(type(create_model(zoo_model, in_dim=8, num_classes=2)).small_options)

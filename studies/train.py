@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from sacmil.atomic import atomic_write
 from sacmil.evaluation.localization import measure_localization
 from sacmil.metrics.classification import METRICS, auc
-from sacmil.models import MILModel, Output, Recipe, Sample, create_model
+from sacmil.models import MILModel, Recipe, Sample, create_model
 from sacmil.plans import make_plan
 from sacmil.training.fit import fit, predict_samples
 from sacmil.training.loading import SampleLoader
+from studies.classical import BASELINES, BaselineModel
 from studies.data import (
     ALL_TILES,
     PARTS,
@@ -34,24 +34,10 @@ from studies.data import (
 )
 from studies.study import Job, make_digest
 
-DARKNESS = "darkness"
-"""A baseline that learns nothing; it is not in the zoo."""
 MAX_CACHED_BYTES = 3e9
 """Of features that stay with a worker: sixteen workers share a device."""
 
 Plan = dict[str, npt.NDArray[Any]]
-
-
-class Darkness(MILModel):
-    """The darker a tile, the higher its score; the answer is the mean over the bag."""
-
-    name = DARKNESS
-
-    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
-        """features (N, 3): colours."""
-        scores = -features.float().mean(1)
-        darkness = scores.mean()
-        return Output(torch.stack([-darkness, darkness]), scores)
 
 
 class ReadySamples(SampleLoader):
@@ -88,7 +74,9 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
     model = make_model(job, slides[0].bag.dim).to(place.device)
     samples = _make_samples(job, slides, parts, place)
     found: dict[str, Any] = {"parameters": sum(p.numel() for p in model.parameters())}
-    if job.zoo_model != DARKNESS:
+    if isinstance(model, BaselineModel):
+        model.fit_to(samples["train"])
+    else:
         found |= _train(job, place, model, samples)
     if job.role == "run":
         found |= _test(model, samples, slides, parts)
@@ -102,8 +90,8 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
 
 def make_model(job: Job, in_dim: int) -> MILModel:
     """Return the untrained model of a job."""
-    if job.zoo_model == DARKNESS:
-        return Darkness(in_dim=in_dim, num_classes=2)
+    if job.zoo_model in BASELINES:
+        return BASELINES[job.zoo_model](in_dim=in_dim, num_classes=2)
     return create_model(job.zoo_model, in_dim=in_dim, num_classes=2, **job.options)
 
 

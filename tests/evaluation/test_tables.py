@@ -303,7 +303,7 @@ def test_the_caption_says_when_slides_are_the_unit() -> None:
     assert caption == "Unit: the slide (6 slides of 1 patient); 1 fold, 1 seed; mean; in percent."
 
 
-def test_the_caption_names_models_that_tell_nobody_apart() -> None:
+def test_the_caption_names_models_that_predict_the_same_for_all() -> None:
     predictions = predicted(["abmil", "sac_mil"], slides=2, seeds=2)
     note = "predicts the same for all slides of a fold, only rounding ranks them"
     assert note not in make_caption(predictions)

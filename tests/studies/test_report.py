@@ -209,7 +209,9 @@ def test_a_page_that_breaks_a_rule_is_named(
 
 
 def test_a_study_without_a_page_is_named(tmp_path: Path) -> None:
-    (tmp_path / "trial.yaml").write_text("")
+    (tmp_path / "trial.yaml").write_text("rounds: [{id: a, status: planned}]")
+    assert find_problems(tmp_path, tmp_path) == []
+    (tmp_path / "trial.yaml").write_text("rounds: [{id: a, status: done}]")
     assert find_problems(tmp_path, tmp_path) == ["trial.md: a study without a page"]
 
 

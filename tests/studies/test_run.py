@@ -18,7 +18,7 @@ from studies.data import Place, divide_slides, load_slides
 from studies.results import FinishedJobs, choose_settings, read_manifest, read_runs
 from studies.run import RunSettings, choose_round, run_round
 from studies.study import Job, Round, Study, StudyModel, Task, Tuning, list_jobs
-from studies.train import DARKNESS, _fit_center, _order_by_rows, run_job
+from studies.train import _fit_center, _order_by_rows, run_job
 
 import sacmil
 from sacmil.bag import Bag
@@ -107,7 +107,7 @@ def test_a_job_that_tunes_never_sees_the_test_set(job: Job, place: Place) -> Non
 
 
 def test_darkness_is_not_trained(job: Job, place: Place) -> None:
-    found = run_job(replace(job, zoo_model=DARKNESS, model=DARKNESS, options={}), place)
+    found = run_job(replace(job, zoo_model="darkness", model="darkness", options={}), place)
     assert found["parameters"] == 0
     assert "epochs" not in found
 

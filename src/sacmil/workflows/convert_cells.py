@@ -1,4 +1,4 @@
-"""Tables of cells to bags, ``sacmil convert --from cells``: a bag for each image."""
+"""Tables of cells to bags, by ``sacmil convert``: a bag for each image."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def _read_scale(
     except (TypeError, KeyError) as error:
         raise FormatError(
             f"{path}: was not made from a table of cells; expected a bag that "
-            "`sacmil convert --from cells` wrote"
+            "`sacmil convert` made of one, or leave out `like`"
         ) from error
     return CellScale(features, float(bag.patch_size), bag.mpp)
 
