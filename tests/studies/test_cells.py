@@ -62,7 +62,7 @@ def test_every_draw_has_as_many_cells_of_each_kind_of_one_patient(table: pd.Data
 
 
 def test_kinds_are_in_random_order(table: pd.DataFrame) -> None:
-    """The order of rows must not tell a model what positions do."""
+    """The order of rows must not show a model what positions do."""
     for slide in draw_patients(table, 100):
         first = slide.cells.is_tumour[:100].sum()
         assert 30 < first < 70
@@ -117,7 +117,7 @@ def make_samples(table: pd.DataFrame) -> list[Sample]:
     ]
 
 
-def test_neighbor_mixing_tells_apart_what_composition_does_not(table: pd.DataFrame) -> None:
+def test_neighbor_mixing_separates_what_composition_does_not(table: pd.DataFrame) -> None:
     samples = make_samples(table)
     found = {}
     for kind in (Composition, NeighborMixing):
