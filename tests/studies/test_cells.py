@@ -1,4 +1,4 @@
-"""Drawn cells have the composition, size and density that they are said to have."""
+"""Drawn cells have the composition, size and density that the study states."""
 
 from __future__ import annotations
 
