@@ -42,3 +42,9 @@ def test_options_of_cells_are_not_for_bags(sacmil: Callable, table: Path, tmp_pa
     done = sacmil("convert", table, "--x", "left", "--out", tmp_path / "bags")
     assert "no column 'left' for --x" in done.err
     assert done.code == 1
+
+
+def test_an_unknown_layout_is_answered_with_all(sacmil: Callable, table: Path, tmp_path) -> None:
+    done = sacmil("convert", table, "--from", "cell", "--out", tmp_path / "bags")
+    assert "did you mean 'cells'" in done.err
+    assert done.code == 2

@@ -130,16 +130,31 @@ def _read_csv(path: Path) -> pandas.DataFrame:
         frame: pandas.DataFrame = pandas.read_csv(
             path, sep=separator, encoding="utf-8-sig", **settings
         )
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: is not in UTF-8; save it as CSV in UTF-8") from error
     except (ValueError, OSError, EOFError, LookupError) as error:  # pandas' errors are ValueErrors
         reason = " ".join(str(error).split())
         raise FormatError(
             f"{path}: cannot be read as a table ({reason}); expected CSV with a header, or .h5ad"
         ) from error
+    if _ends_empty(frame):
+        raise FormatError(
+            f"{path}: rows have more cells than the header's {len(header)}; remove the "
+            f"{separator!r} at the end of each row"
+        )
     frame.columns = [str(name).strip() for name in frame.columns]
     twice = [name for name in header if header.count(name) > 1]
     if twice:  # pandas renames them
         raise FormatError(f"{path}: two columns are called {twice[0]!r}; rename one")
     return frame
+
+
+def _ends_empty(frame: pandas.DataFrame) -> bool:
+    """Whether all rows have one empty cell too many, so that pandas took the first for a name."""
+    import pandas
+
+    is_shifted = not isinstance(frame.index, pandas.RangeIndex)
+    return is_shifted and bool((frame.iloc[:, -1] == "").all())
 
 
 def _choose_columns(raw: RawCells, columns: CellColumns) -> CellTable:
@@ -152,6 +167,8 @@ def _choose_columns(raw: RawCells, columns: CellColumns) -> CellTable:
             "expected image, sample_id or core, or name it by `image`"
         )
     own = [_require_column(raw, "image", name) for name in image]
+    if not columns.image:
+        _check_one_image_column(raw, own[0])
     parts = [_clean_ids(raw, name) for name in own]
     images = np.array(["_".join(ids) for ids in zip(*parts, strict=True)], dtype=object)
     kinds, names = _find_types(raw, columns), columns.markers
@@ -162,6 +179,9 @@ def _choose_columns(raw: RawCells, columns: CellColumns) -> CellTable:
             f"{raw.path}: found neither types nor markers of cells among {_list_names(frame)}; "
             "name a column by `type`, or several by `markers`"
         )
+    if len(set(names)) < len(names) or any(raw.matrix_names.count(name) > 1 for name in names):
+        twice = next(n for n in names if names.count(n) > 1 or raw.matrix_names.count(n) > 1)
+        raise OptionError(f"{raw.path}: the marker {twice!r} occurs twice; name each once")
     coords, used, in_microns = _get_coords(raw, columns)
     patients = None if patient is None else _clean_ids(raw, patient)
     _check_one_patient(raw.path, images, patients)
@@ -186,6 +206,19 @@ def _find_column(raw: RawCells, role: str, named: str | None) -> str | None:
         return _require_column(raw, role, named)
     known = {str(name).lower(): str(name) for name in reversed(list(raw.frame.columns))}
     return next((known[name] for name in USUAL_COLUMNS[role] if name in known), None)
+
+
+def _check_one_image_column(raw: RawCells, chosen: str) -> None:
+    """Reject a second column that looks like an image and differs within the images found."""
+    usual = {*USUAL_COLUMNS["image"]}
+    others = [str(name) for name in raw.frame if str(name).lower() in usual and name != chosen]
+    for name in others:
+        pairs = raw.frame[[chosen, name]].drop_duplicates()
+        if len(pairs) > pairs[chosen].nunique():
+            raise FormatError(
+                f"{raw.path}: {name!r} differs within {chosen!r}, and both may name an image; "
+                f"choose by `image`: {chosen}, or {chosen},{name}"
+            )
 
 
 def _find_types(raw: RawCells, columns: CellColumns) -> str | None:
@@ -253,6 +286,8 @@ def _get_coords(
             f"{raw.path}: no columns hold the position of a cell; found {_list_names(raw.frame)}; "
             "expected x and y, or name them by `x` and `y`"
         )
+    if names[0] == names[1]:
+        raise OptionError(f"`x` and `y` are both the column {names[0]!r}; name two")
     coords = np.stack([_to_numbers(raw, name) for name in names], axis=1)
     in_microns = all(name.lower().endswith(("µm", "_um")) for name in names)
     return _check_finite(raw, coords), names, in_microns
@@ -283,9 +318,12 @@ def _to_numbers(raw: RawCells, name: str) -> npt.NDArray[np.float64]:
             return np.array([text.lower().endswith(yes) for text in texts], dtype=np.float64)
     wrong = sorted({str(text) for text in texts[unknown]})
     shown = ", ".join(map(repr, wrong[:_MAX_SHOWN]))
+    hint = "expected numbers; a marker may also be two texts such as CD8+ and CD8-"
+    if all(text.count(",") == 1 and text.replace(",", "").isdecimal() for text in wrong):
+        hint = "write decimals with a point"
     raise FormatError(
         f"{raw.path}: column {name!r} has {unknown.sum():,} cells that are no numbers ({shown}); "
-        "expected numbers, or two texts such as CD8+ and CD8-"
+        f"{hint}"
     )
 
 
@@ -309,8 +347,8 @@ def _get_markers(raw: RawCells, names: Sequence[str]) -> npt.NDArray[np.float32]
 
 def _require_marker(raw: RawCells, name: str) -> str:
     if raw.matrix_names and name not in raw.frame:
-        known = [*raw.matrix_names, *map(str, raw.frame.columns)]
-        raise OptionError(f"{raw.path}: there is no marker {name!r}; {suggest_names(name, known)}")
+        shown = ", ".join(raw.matrix_names[:20])
+        raise OptionError(f"{raw.path}: there is no marker {name!r}; there are {shown}")
     return _require_column(raw, "markers", name)
 
 
@@ -329,10 +367,11 @@ def _check_one_patient(path: Path, images: Texts, patients: Texts | None) -> Non
 def _find_image_values(
     frame: pandas.DataFrame, images: Texts, names: Sequence[str]
 ) -> dict[str, dict[str, str]]:
-    """Return the columns that have one value for each image, such as a grade."""
+    """Return the columns that have one value for each image, such as a grade; blanks count not."""
     found = {}
+    every = dict.fromkeys(images, "")
     for name in names:
-        pairs = set(zip(images, frame[name].str.strip(), strict=True))
-        if len(pairs) == len({image for image, _ in pairs}):
-            found[str(name)] = dict(pairs)
+        pairs = {pair for pair in zip(images, frame[name].str.strip(), strict=True) if pair[1]}
+        if pairs and len(pairs) == len({image for image, _ in pairs}):
+            found[str(name)] = every | dict(pairs)
     return found

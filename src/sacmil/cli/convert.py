@@ -10,6 +10,7 @@ import click
 
 from sacmil.cli import _options as opt
 from sacmil.cli._messages import name_options
+from sacmil.errors import suggest_names
 
 _CELLS = "cells"
 _CELL_OPTIONS = ("image", "patient", "x", "y", "type", "markers", "arcsinh", "like")
@@ -120,8 +121,12 @@ def _explain_size(given: dict[str, Any], columns: dict[str, Any]) -> str:
 
 def _convert_bags(items: tuple[Path, ...], out: Path, given: dict[str, Any]) -> None:
     from sacmil.cli._progress import progress_bars
+    from sacmil.formats import list_formats
     from sacmil.workflows.convert import CONVERT_CSV, convert
 
+    if given["layout"] not in (None, *list_formats()):
+        known = suggest_names(given["layout"], [_CELLS, *list_formats()])
+        raise click.UsageError(f"--from {given['layout']}; {known}")
     with progress_bars() as progress:
         summary = convert(items, out, on_progress=progress, **given)
     for row in summary.rows:

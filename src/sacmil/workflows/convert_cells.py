@@ -18,7 +18,7 @@ from sacmil.atomic import write_file
 from sacmil.bag import Bag, EncoderId
 from sacmil.cells import CellColumns, CellFeatures, CellTable, measure_neighbor_distance
 from sacmil.cells.table import read_cell_table
-from sacmil.csv_text import escape_cells
+from sacmil.csv_text import escape_cells, restore_cell
 from sacmil.errors import FormatError, OptionError
 from sacmil.formats import find_bags, read_bag, write_bag
 from sacmil.limits import BAG_LIMIT_S
@@ -29,6 +29,7 @@ SLIDES_CSV = "slides.csv"
 CELL_SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".h5ad")
 """File name endings of tables of cells."""
 _ENCODER = "cells"
+_MAX_NAME_BYTES = 200
 _MAX_MATRIX_MARKERS = 1000
 """More genes than this are not taken unless they are named."""
 
@@ -114,6 +115,7 @@ def convert_cells(
     columns = CellColumns(_to_names(image), patient, x, y, type, _to_names(markers))
     known = None if like is None else _read_scale(Path(like), arcsinh, patch_size, mpp)
     if known:
+        _check_features_are_known(known.features, columns)
         wanted = columns.markers or known.features.markers
         columns = replace(columns, markers=wanted, has_types=bool(known.features.types))
     found = list(_read_tables(paths, columns, on_progress))
@@ -124,12 +126,22 @@ def convert_cells(
     table = _make_slides_table(made)
     if not overwrite:
         _check_nothing_differs(folder, made, table)
+    _remove_older_bags(folder, made)
     for done, (name, (_, bag)) in enumerate(made.items(), start=1):
         write_bag(folder / f"{name}.h5", bag)
         on_progress("writing bags", done, len(made))
     write_file(folder / SLIDES_CSV, table)
     counts = {name: len(bag) for name, (_, bag) in made.items()}
     return CellConversion(folder, counts, scale.features.names, scale.patch_size, scale.mpp)
+
+
+def _check_features_are_known(features: CellFeatures, columns: CellColumns) -> None:
+    for name, given, known in (
+        ("markers", columns.markers, features.markers),
+        ("type", columns.type, features.types),
+    ):
+        if given and not known:
+            raise OptionError(f"the bags of `like` have no {name}; leave out `{name}`")
 
 
 def is_cell_table(path: Path) -> bool:
@@ -204,8 +216,15 @@ def _read_scale(
     for name, value in given.items():
         if value is not None:
             raise OptionError(f"`{name}` is taken from the bags of `like`; leave one of both out")
-    path = find_bags([like])[0]
+    path, *others = find_bags([like])
     bag = read_bag(path)
+    for other in others:
+        one = read_bag(other)
+        if (one.encoder, one.patch_size, one.mpp) != (bag.encoder, bag.patch_size, bag.mpp):
+            raise FormatError(
+                f"{path} and {other}: have other features or sizes; expected the bags of one "
+                "conversion: give one of them as `like`"
+            )
     made: Any = (bag.provenance or {}).get("cells")
     try:
         features = CellFeatures(tuple(made["types"]), tuple(made["markers"]), made["arcsinh"])
@@ -241,6 +260,11 @@ def _name_bags(tables: Sequence[CellTable]) -> dict[str, _Image]:
     for table in tables:
         for name, rows in _list_images(table).items():
             own = _make_file_name(name)
+            if len(own.encode()) > _MAX_NAME_BYTES:
+                raise FormatError(
+                    f"{table.path}: the name of image {own[:40]}… is too long for a file; expected "
+                    f"at most {_MAX_NAME_BYTES} bytes"
+                )
             if own in found:
                 other = found[own]
                 raise FormatError(
@@ -283,7 +307,7 @@ def _make_bag(name: str, image: _Image, scale: CellScale, dtype: str) -> Bag:
         Level0Px(scale.patch_size),
         None if scale.mpp is None else MicronsPerPixel(scale.mpp),
         encoder=EncoderId(_ENCODER, features.digest),
-        provenance={"cells": made},
+        provenance={"cells": made, "mpp": scale.mpp},  # without µm, sizes are compared in units
     )
 
 
@@ -319,6 +343,18 @@ def _check_nothing_differs(
             raise OptionError(
                 f"{path}: exists and differs; choose another `out`, or add `overwrite`"
             )
+
+
+def _remove_older_bags(folder: Path, made: Mapping[str, Any]) -> None:
+    """Remove the bags of an earlier conversion that this one does not replace."""
+    try:
+        rows = csv.DictReader((folder / SLIDES_CSV).read_text(encoding="utf-8").splitlines())
+        names = [restore_cell(row["slide_id"]) for row in rows]
+    except (OSError, ValueError, LookupError, TypeError, csv.Error):
+        return
+    for name in names:
+        if name not in made and _make_file_name(name) == name:
+            (folder / f"{name}.h5").unlink(missing_ok=True)
 
 
 def _is_same(one: Bag, other: Bag) -> bool:
