@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sacmil import Dataset, convert_cells, read_bag, read_cohort
+from sacmil import Bag, Dataset, convert_cells, read_bag, read_cohort, write_bag
 from sacmil.cells import CellColumns, measure_neighbor_distance, read_cell_table
 from sacmil.errors import FormatError, OptionError
 from sacmil.training.train import train
@@ -169,7 +169,9 @@ def test_row_names_before_the_columns_are_ignored(tmp_path: Path) -> None:
 
 def test_overwriting_removes_the_bags_of_the_conversion_before(table, tmp_path) -> None:
     convert_cells(table, tmp_path / "bags")
-    (tmp_path / "bags" / "own.h5").write_bytes(b"not ours")
+    write_bag(tmp_path / "bags" / "own.h5", Bag("own", np.eye(3), np.eye(3, 2) * 9, 9))
+    with (tmp_path / "bags" / "slides.csv").open("a") as file:
+        file.write("own,p9,3,1\ngone,p9,3,1\n")  # a user's own bag stays, even if it is listed
     rest = write_table(tmp_path / "rest.csv", [row for row in ROWS if row[0] != "image-1"])
     convert_cells(rest, tmp_path / "bags", overwrite=True)
     found = sorted(path.name for path in (tmp_path / "bags").glob("*.h5"))

@@ -9,10 +9,11 @@ from cluster_bags import make_cluster_bags
 from torch import Tensor, nn
 
 from sacmil import Bag, create_model, predict
-from sacmil.errors import SacMILError
+from sacmil.errors import BagWarning, SacMILError
 from sacmil.metrics.classification import auc
-from sacmil.models import MILModel, Output, Recipe, describe_model
+from sacmil.models import MILModel, Output, Recipe, _checks, describe_model
 from sacmil.models._registry import get_model_class
+from sacmil.plans import PlanFolder
 from sacmil.tasks import Classification
 from sacmil.training.checkpoint import Checkpoint
 from sacmil.training.fit import _draw_order, fit, fit_task
@@ -103,6 +104,19 @@ def test_training_gets_positions_in_patch_units() -> None:
     sample = to_sample(model, bag, torch.tensor(1))
     for found in (sample.coords, model.planned[0]):
         np.testing.assert_array_equal(found, [[1, 2], [5, 1], [0, 0]])
+
+
+def test_positions_in_pixels_are_reported_where_the_plan_was_stored_too(
+    tmp_path, monkeypatch
+) -> None:
+    model = create_model("sac_mil", **SMALL)
+    coords = np.argwhere(np.ones((3, 3))) * 60_000
+    bag = Bag("slide", np.ones((9, 8), np.float32), coords, 1)
+    for _ in range(2):
+        monkeypatch.setattr(_checks, "_has_warned", False)  # once per process
+        with pytest.warns(BagWarning, match="look like level-0 pixels"):
+            to_sample(model, bag, torch.tensor(1), PlanFolder(tmp_path))
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_helpers_are_trained_before_the_model_that_needs_them() -> None:

@@ -139,7 +139,7 @@ def _read_csv(path: Path) -> pandas.DataFrame:
         ) from error
     if _ends_empty(frame):
         raise FormatError(
-            f"{path}: rows have more cells than the header's {len(header)}; remove the "
+            f"{path}: rows have more values than the header's {len(header)}; remove the "
             f"{separator!r} at the end of each row"
         )
     frame.columns = [str(name).strip() for name in frame.columns]

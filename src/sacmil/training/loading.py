@@ -29,6 +29,7 @@ from sacmil.errors import SacMILError
 from sacmil.formats import read_bag
 from sacmil.formats._stored_features import StoredFeatures, find_stored_features
 from sacmil.models import MILModel, Sample
+from sacmil.models._checks import warn_if_pixels
 from sacmil.plans import PlanFolder
 from sacmil.tasks import Task
 from sacmil.training.packing import Field, PackedSample, allocate, pack
@@ -62,6 +63,7 @@ def to_sample(model: MILModel, bag: Bag, target: Tensor, plans: PlanFolder | Non
     features, coords = bag.features, bag.patch_coords
     make = partial(model.plan, coords, features)
     plan = plans.fetch(model.planner, coords, features, make) if plans else make()
+    warn_if_pixels(coords)  # a stored plan was made without the model
     return Sample(
         features=torch.from_numpy(features if features.flags.writeable else features.copy()),
         coords=torch.from_numpy(coords),

@@ -19,7 +19,7 @@ from sacmil.bag import Bag, EncoderId
 from sacmil.cells import CellColumns, CellFeatures, CellTable, measure_neighbor_distance
 from sacmil.cells.table import read_cell_table
 from sacmil.csv_text import escape_cells, restore_cell
-from sacmil.errors import FormatError, OptionError
+from sacmil.errors import FormatError, OptionError, SacMILError
 from sacmil.formats import find_bags, read_bag, write_bag
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.parallel import run_each
@@ -353,8 +353,17 @@ def _remove_older_bags(folder: Path, made: Mapping[str, Any]) -> None:
     except (OSError, ValueError, LookupError, TypeError, csv.Error):
         return
     for name in names:
-        if name not in made and _make_file_name(name) == name:
-            (folder / f"{name}.h5").unlink(missing_ok=True)
+        path = folder / f"{name}.h5"
+        if name not in made and _make_file_name(name) == name and _is_of_cells(path):
+            path.unlink()
+
+
+def _is_of_cells(path: Path) -> bool:
+    """Whether a file is a bag that was made from a table of cells."""
+    try:
+        return "cells" in (read_bag(path).provenance or {})
+    except (SacMILError, OSError):
+        return False
 
 
 def _is_same(one: Bag, other: Bag) -> bool:
