@@ -15,7 +15,7 @@ from exhaustive import choose_cases
 from small_models import make_bag, make_model
 from target_cohort import OTHERS, TASKS, draw_targets
 
-from sacmil import create_model, list_models, save_model, write_bag
+from sacmil import create_model, list_models, load_model, save_model, write_bag
 from sacmil.card import ONNX_FILE, read_card, update_card
 from sacmil.deploy.export import export_model, read_parity
 from sacmil.deploy.load import TorchModel
@@ -170,7 +170,7 @@ def test_the_scale_of_the_numbers_is_in_the_graph(exports: Exports, name: str) -
     source, folder = exports(name)
     bag, settings = make_bag(9, seed=7), (read_card(folder).task or {})["settings"]
     values = Runtime(folder, threads=1).run(bag.features, bag.patch_coords)["predictions"]
-    model = TorchModel(source, "cpu")._model
+    model = load_model(source)
     with torch.no_grad():
         logits = model(
             torch.from_numpy(bag.features), torch.from_numpy(bag.patch_coords)

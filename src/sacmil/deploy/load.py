@@ -27,6 +27,7 @@ class TorchModel:
     def __init__(self, folder: Path, device: str, *, calibrated: bool = False) -> None:
         try:
             from sacmil.models import load_model
+            from sacmil.models._predict import Predictor
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
@@ -42,7 +43,7 @@ class TorchModel:
         if reason := self.task.explain_unlearned():
             raise ModelFolderError(f"{folder}: {reason}")
         self.calibration = Calibration.from_card(self.card, folder) if calibrated else None
-        self._model = load_model(folder).to(select_device(device))
+        self._predictor = Predictor(load_model(folder).to(select_device(device)))
 
     @property
     def hash(self) -> str:
@@ -52,9 +53,7 @@ class TorchModel:
 
     def predict(self, bag: Bag) -> Prediction:
         """Return its prediction for a bag."""
-        from sacmil.models import predict
-
-        found = predict(self._model, bag)
+        found = self._predictor.predict(bag)
         return self.calibration.calibrate(found, self.task) if self.calibration else found
 
 

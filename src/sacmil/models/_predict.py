@@ -14,6 +14,7 @@ from sacmil.bag import Bag
 from sacmil.errors import BagError, InputError, ModelError
 from sacmil.formats import read_bag
 from sacmil.models._base import MILModel, Output
+from sacmil.models._captured import ComputeOutput, make_compute_output
 from sacmil.models._checks import describe_value, to_tensor
 from sacmil.results import Prediction
 
@@ -27,7 +28,26 @@ def predict(model: MILModel, bag: Bag | str | Path) -> Prediction:
         bag: features of the encoder the model was trained on, or the path of a file ``read_bag``
             reads without further arguments.
     """
-    bag, output = _run(model, bag)
+    return _make_prediction(model, *_run(model, bag))
+
+
+class Predictor:
+    """Predicts bags by a model whose weights do not change any more.
+
+    On a GPU predictions are captured where a shape repeats.
+    """
+
+    def __init__(self, model: MILModel) -> None:
+        self._model = model
+        self._compute = make_compute_output(model, _find_device(model))
+
+    @torch.inference_mode()
+    def predict(self, bag: Bag) -> Prediction:
+        """Predict one bag; the same as ``sacmil.predict``."""
+        return _make_prediction(self._model, *_run(self._model, bag, self._compute))
+
+
+def _make_prediction(model: MILModel, bag: Bag, output: Output) -> Prediction:
     return model.known_task.make_prediction(
         bag.slide_id,
         _to_numpy(model.probabilities(output)).astype(np.float64),
@@ -62,10 +82,15 @@ def embed(model: MILModel, bag: Bag | str | Path) -> npt.NDArray[np.float32]:
     return vector
 
 
-def _run(model: MILModel, given: object) -> tuple[Bag, Output]:
+def _find_device(model: MILModel) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _run(
+    model: MILModel, given: object, compute: ComputeOutput | None = None
+) -> tuple[Bag, Output]:
     _check_model(model)
-    bag = _to_bag(given)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    bag, device = _to_bag(given), _find_device(model)
     coords = bag.patch_coords
     was_training = model.training
     model.eval()
@@ -74,7 +99,7 @@ def _run(model: MILModel, given: object) -> tuple[Bag, Output]:
         # As tensors: a compiled model takes no arrays in inference mode.
         tensors = {key: to_tensor(key, value, device) for key, value in plan.items()}
         features = to_tensor("features", bag.features, device)
-        output: Output = model(features, to_tensor("coords", coords, device), tensors)
+        output = (compute or model)(features, to_tensor("coords", coords, device), tensors)
     except BagError as error:
         raise type(error)(f"{bag.slide_id}: {error}") from error
     finally:

@@ -16,9 +16,10 @@ import numpy.typing as npt
 import torch
 
 from sacmil.errors import SacMILError
+from sacmil.kernels.cuda_graphs import is_capture_enabled
 from sacmil.models import MILModel, Output, Recipe, Sample
 from sacmil.tasks import Targets, Task
-from sacmil.training.capture import CapturingTrainer, is_capture_enabled
+from sacmil.training.capture import CapturingTrainer
 from sacmil.training.checkpoint import Checkpoint, EpochMetrics, TrainingState, copy_to_cpu
 from sacmil.training.loading import SampleLoader
 from sacmil.training.trainer import Bags, Trainer, compute_output, select_prefix
@@ -91,7 +92,7 @@ def fit(
 
 def choose_trainer(device: torch.device) -> type[Trainer]:
     """Return the fastest trainer for a device."""
-    return CapturingTrainer if device.type == "cuda" and is_capture_enabled() else Trainer
+    return CapturingTrainer if is_capture_enabled(device) else Trainer
 
 
 def fit_task(task: Task, training: SampleLoader, recipe: Recipe) -> Task:

@@ -28,11 +28,12 @@ from sacmil.environment import find_free_memory
 from sacmil.errors import SacMILError
 from sacmil.formats import read_bag
 from sacmil.formats._stored_features import StoredFeatures, find_stored_features
+from sacmil.kernels.cuda_graphs import Field
 from sacmil.models import MILModel, Sample
 from sacmil.models._checks import warn_if_pixels
 from sacmil.plans import PlanFolder
 from sacmil.tasks import Task
-from sacmil.training.packing import Field, PackedSample, allocate, pack
+from sacmil.training.packing import PackedSample, allocate, pack
 
 CacheMode = Literal["auto", "none", "memory", "gpu"]
 """Where features stay between epochs, as far as they fit; auto takes the fastest memory."""

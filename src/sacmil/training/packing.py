@@ -13,21 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sacmil.kernels.cuda_graphs import Field, list_fields, view_fields
 from sacmil.models import Sample
 
-_ALIGNMENT = 256
-"""Of every tensor, in bytes: kernels and the rounding of sums depend on it."""
 _PLAN = "plan/"
-
-
-class Field(NamedTuple):
-    """A tensor of a sample, and where it is in the block."""
-
-    name: str
-    dtype: torch.dtype
-    shape: torch.Size
-    start: int
-    stop: int
 
 
 class PackedSample(NamedTuple):
@@ -49,20 +38,11 @@ class PackedSample(NamedTuple):
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name; they share the block's memory."""
-        return {
-            name: self.block[start:stop].view(dtype).view(shape)
-            for name, dtype, shape, start, stop in self.fields
-        }
+        return view_fields(self.block, self.fields)
 
     def unpack(self) -> Sample:
         """Return the sample, whose tensors share the block's memory."""
-        tensors = self.tensors
-        plan = {
-            name.removeprefix(_PLAN): tensor
-            for name, tensor in tensors.items()
-            if name.startswith(_PLAN)
-        }
-        return Sample(tensors["features"], tensors["coords"], plan, tensors["target"])
+        return make_sample(self.tensors)
 
     def copy_to(self, other: PackedSample) -> PackedSample:
         """Copy the bytes to another block of the same size, and return it."""
@@ -100,11 +80,11 @@ def name_tensors(sample: Sample) -> dict[str, Tensor]:
     return tensors | {"target": sample.target}
 
 
-def list_fields(tensors: Mapping[str, Tensor]) -> tuple[Field, ...]:
-    """Return where each tensor is in a block that holds them all."""
-    fields, end = [], 0
-    for name, tensor in tensors.items():
-        start = -(-end // _ALIGNMENT) * _ALIGNMENT
-        end = start + tensor.numel() * tensor.element_size()
-        fields.append(Field(name, tensor.dtype, tensor.shape, start, end))
-    return tuple(fields)
+def make_sample(tensors: Mapping[str, Tensor]) -> Sample:
+    """Return the sample of named tensors."""
+    plan = {
+        name.removeprefix(_PLAN): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(_PLAN)
+    }
+    return Sample(tensors["features"], tensors["coords"], plan, tensors["target"])
