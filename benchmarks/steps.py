@@ -31,8 +31,8 @@ from benchmarks import torchmil_models
 from sacmil import Bag, create_model, write_bag
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
 from sacmil.cohorts.dataset import Dataset
+from sacmil.kernels.cuda_graphs import CAPTURE_VARIABLE
 from sacmil.synthetic.tissue_shape import make_tissue_coords
-from sacmil.training.capture import CAPTURE_VARIABLE
 from sacmil.training.train import train
 
 WIDTH = 1024
