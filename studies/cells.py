@@ -1,15 +1,17 @@
 """Make the datasets of cells in sacmil's own form, from tables of published images; resumable.
 
 The input has the tables that ``../shared``'s README describes: ``tnbc_mibi_cells.csv.gz`` and
-``breast_imc_jackson100_cells.csv.gz``, ``breast_ki67_622_cells.csv.gz``. The output has, for each
-SET, the cohort ``cells/SET/labels.csv`` and the bags ``cells/SET/bags/NAME.h5``:
+``breast_imc_jackson100_cells.csv.gz``, ``breast_ki67_622_cells.csv.gz`` and
+``nsclc_mif_cells.csv.gz``. The output has, for each SET, the cohort ``cells/SET/labels.csv`` and
+the bags ``cells/SET/bags/NAME.h5``:
 
 - ``tnbc-N``: from every patient N tumour cells and N immune cells, drawn eight times; the two kinds
   are the features, so that size and composition are the same for all. N is 100 to 800;
 - ``tnbc-200-thinned``: 200 of each kind, and the same median distance of neighbors for all;
 - ``tnbc-400-shuffled``: the same with kinds dealt anew to the positions, a control;
 - ``tnbc``, ``imc``, ``ki67``: all cells with all types, or with the marker; labels are the pattern
-  of the tumour, and grade 3 against 1 and 2.
+  of the tumour, and grade 3 against 1 and 2;
+- ``ki67``, ``nsclc``: ``survival.csv`` has the time until recurrence, or death, and the event.
 
 Python and numpy draw with fixed seeds, so the bags are the same everywhere.
 """
@@ -72,6 +74,8 @@ def run(options: argparse.Namespace) -> None:
         write_set(options.out / "cells" / name, slides)
     for name, (file, label, positive, markers) in WHOLE_SETS.items():
         write_whole_set(options.out / "cells" / name, options.data / file, label, positive, markers)
+    for timed in TIMED_SETS:
+        write_timed_set(options.out / "cells" / timed.name, options.data / timed.file, timed)
 
 
 # --- drawn cells of TNBC --------------------------------------------------------------------------
@@ -232,3 +236,71 @@ def write_whole_set(folder: Path, table: Path, label: str, positive: str, marker
     )
     write_cohort(folder / "labels.csv", Cohort(slides, ("0", "1")))
     print(f"{folder.name}: {len(slides)} bags, {sum(one.class_index for one in slides)} positive")
+
+
+class TimedSet(NamedTuple):
+    """Images of patients who are followed up."""
+
+    name: str
+    file: str
+    time: str
+    """Column, like the next."""
+    event: str
+    months: float
+    """In a unit of the time."""
+    markers: str
+    image: str
+    arcsinh: float | None
+
+
+NSCLC_MARKERS = ("ck", "cd8", "cd14", "other", "cd19", "cd4")
+TIMED_SETS = (
+    TimedSet(
+        name="ki67",
+        file=WHOLE_SETS["ki67"][0],
+        time="RECFREESURV_MO",
+        event="RECURRENCE",
+        months=1.0,
+        markers="Marker",
+        image="tissueID",
+        arcsinh=MARKER_SCALE,
+    ),
+    TimedSet(
+        name="nsclc",
+        file="nsclc_mif_cells.csv.gz",
+        time="survival_days",
+        event="survival_status",
+        months=12 / 365.25,
+        markers=",".join(f"phenotype_{name}" for name in NSCLC_MARKERS),
+        image="patient_id,image_id",
+        arcsinh=None,
+    ),
+)
+
+
+def write_timed_set(folder: Path, table: Path, timed: TimedSet) -> None:
+    """Convert a table, unless its bags are there, and write months and events of its images."""
+    if (folder / "survival.csv").exists():
+        return
+    images = folder / "bags" / "slides.csv"
+    if not images.exists():
+        convert_cells(
+            table,
+            folder / "bags",
+            markers=timed.markers,
+            image=timed.image,
+            arcsinh=timed.arcsinh,
+            overwrite=True,
+        )
+    known = pd.read_csv(images, dtype={"slide_id": str, "patient_id": str})
+    found = pd.DataFrame(
+        {
+            "slide_id": known["slide_id"],
+            "patient_id": known["patient_id"],
+            "months": (known[timed.time] * timed.months).round(2),
+            "event": known[timed.event].astype(int),
+        }
+    )
+    found.to_csv(folder / "survival.csv", index=False)
+    patients = found.groupby("patient_id")["event"].first()
+    print(f"{folder.name}: {len(found)} bags, {len(patients)} patients, {patients.sum()} events")

@@ -1,4 +1,4 @@
-"""Models without a network: statistics of a bag, and logistic regression on them."""
+"""Models without a network: statistics of a bag, and logistic or Cox regression on them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Darkness(BaselineModel):
 
 
 class Composition(BaselineModel):
-    """Logistic regression on the mean of the features."""
+    """Regression on the mean of the features: logistic for two classes, Cox's for times."""
 
     name = "composition"
     width_power: ClassVar[int] = 1
@@ -64,25 +64,28 @@ class Composition(BaselineModel):
         """Every instance has the same score."""
         found = (self.describe(features, coords) - self.mean) / self.scale
         logit = self.head(found)[0].float()
-        return Output(torch.stack([-logit / 2, logit / 2]), torch.zeros_like(features[:, 0]))
+        logits = logit[None] if self.num_classes == 1 else torch.stack([-logit / 2, logit / 2])
+        return Output(logits, torch.zeros_like(features[:, 0]))
 
     @torch.no_grad()
     def fit_to(self, samples: Iterable[Sample]) -> None:
         """Fit the regression; the penalty is that of scikit-learn's default."""
-        pairs = [
-            (self.describe(one.features, one.coords).cpu(), int(one.target)) for one in samples
-        ]
+        pairs = [(self.describe(one.features, one.coords).cpu(), one.target) for one in samples]
         found = torch.stack([values for values, _ in pairs])
+        targets = np.array([target.cpu().numpy() for _, target in pairs])
         self.mean.copy_(found.mean(0))
         self.scale.copy_(found.std(0, correction=0).clamp(min=1e-9))
         x = ((found - self.mean.cpu()) / self.scale.cpu()).numpy()
-        weights = fit_logistic(x, np.array([label for _, label in pairs]))
+        if self.num_classes == 1:
+            weights = np.append(0.0, fit_cox(x, targets[:, 0], targets[:, 1]))
+        else:
+            weights = fit_logistic(x, targets)
         self.head.weight.copy_(torch.from_numpy(weights[None, 1:]))
         self.head.bias.copy_(torch.from_numpy(weights[:1]))
 
 
 class NeighborMixing(Composition):
-    """Logistic regression on composition, and on what the neighbors of each kind of cell are."""
+    """Regression on composition, and on what the neighbors of each kind of cell are."""
 
     name = "neighbor_mixing"
     width_power = 2
@@ -122,6 +125,26 @@ def fit_logistic(x: Floats, y: npt.NDArray[np.int64]) -> Floats:
 
     start = np.zeros(x.shape[1] + 1)
     found: Any = minimize(compute_loss, start, jac=True, method="L-BFGS-B", tol=1e-10)
+    return np.asarray(found.x, dtype=np.float64)
+
+
+def fit_cox(x: Floats, times: Floats, events: Floats) -> Floats:
+    """Return weights of a penalized Cox regression of standardized columns (Breslow's ties)."""
+    order = np.argsort(-times, kind="stable")
+    x, times, events = x[order], times[order], events[order]
+    last = np.searchsorted(-times, -times, side="right") - 1  # of those at risk, ties included
+
+    def compute_loss(weights: Floats) -> tuple[float, Floats]:
+        risk = x @ weights
+        largest = risk.max()
+        exp = np.exp(risk - largest)
+        total, weighted = np.cumsum(exp)[last], np.cumsum(exp[:, None] * x, axis=0)[last]
+        loss = (events * (np.log(total) + largest - risk)).sum()
+        gradient = (events[:, None] * (weighted / total[:, None] - x)).sum(0)
+        penalty = PENALTY / 2 * np.square(weights).sum()
+        return float(loss + penalty), gradient + PENALTY * weights
+
+    found: Any = minimize(compute_loss, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B")
     return np.asarray(found.x, dtype=np.float64)
 
 

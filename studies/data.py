@@ -31,6 +31,7 @@ from sacmil.synthetic.bags import (
     read_shapes,
 )
 from sacmil.synthetic.bags.cohort import PATCH_SIZE
+from sacmil.tasks import Task
 from sacmil.units import Level0Px
 
 CLASSES = ("0", "1")
@@ -64,6 +65,8 @@ class Slide(NamedTuple):
     part: str
     """Of a synthetic cohort: train, val, test, or x2 for slides twice as long. Of real data: bag;
     train and test for windows that may train or test, whole for the slide they are cut from."""
+    targets: tuple[float, ...] = ()
+    """Time and event, where these are the target. The label is the event: folds are made by it."""
 
 
 class Slides(NamedTuple):
@@ -72,6 +75,8 @@ class Slides(NamedTuple):
     slides: Sequence[Slide]
     oracle: float
     """AUC of the best possible answer on a synthetic test set, otherwise NaN."""
+    task: Task | None = None
+    """What is predicted; None means classes."""
 
 
 def load_slides(data: Mapping[str, Any], seed: int, place: Place) -> Slides:
@@ -85,7 +90,10 @@ def load_slides(data: Mapping[str, Any], seed: int, place: Place) -> Slides:
     check_data(data, place)
     if data["synthetic"]:
         return _make_cohort(data, seed, place.outlines)
-    return Slides(_read_slides(data, place.data or Path()), float("nan"))
+    folder = place.data or Path()
+    if data.get("target"):
+        return _read_timed_slides(data, folder)
+    return Slides(_read_slides(data, folder), float("nan"))
 
 
 def divide_slides(slides: Sequence[Slide], data: Mapping[str, Any], fold: int) -> dict[str, Any]:
@@ -258,6 +266,16 @@ def _read_slides(data: Mapping[str, Any], folder: Path) -> list[Slide]:
         else:
             slides.append(Slide(bag, one.class_index, one.patient_id, "bag"))
     return slides
+
+
+def _read_timed_slides(data: Mapping[str, Any], folder: Path) -> Slides:
+    cohort = read_cohort(folder / data["labels"], min_patients=1, **data["target"])
+    slides = []
+    for one in cohort.slides:
+        bag = read_bag(folder / data["bags"] / f"{one.slide_id}.h5")
+        _, event = one.targets
+        slides.append(Slide(bag, int(event), one.patient_id, "bag", one.targets))
+    return Slides(slides, float("nan"), cohort.task)
 
 
 def _cut_windows(bag: Bag, patient: str, windows: Mapping[str, int]) -> Iterator[Slide]:

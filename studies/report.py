@@ -10,7 +10,7 @@ A study's ``page`` says what they show::
         - {round: confirmation, tasks: [cluster, margin], models: [sac_mil_local, abmil_gated]}
 
 The figure shows the AUC of the first table, or what ``figure`` says. A table may have a ``metric``
-(auc, accuracy, log_loss, localization), ``longer: 16`` (AUC at the length of training, and on
+(auc, accuracy, log_loss, localization, c), ``longer: 16`` (AUC at the length of training, and on
 slides so many times as long), ``spread: true`` (over seeds) and ``mean_rank: true``.
 """
 
@@ -42,6 +42,8 @@ COLUMNS = (
     *("reference", "difference", "difference_low", "difference_high", "p_holm", "p_t"),
     *("significant", "auc_min", "auc_max", "auc_sd", "seconds", "parameters", "further"),
 )
+OF_TIMES = ("c", "c_low", "c_high")
+"""Columns of studies that have survival."""
 METRICS = ("auc", "accuracy")
 RUN_MEANS = ("log_loss", "localization", "oracle", "seconds")
 """Means over runs. Past predictions keep the order of very sure answers, not how sure they were."""
@@ -87,13 +89,14 @@ def _compute_task(job: tuple[str, str, Path, dict[str, str], list[dict[str, str]
         row = {"round": round_id, "task": task, "model": model, "runs": len(own)}
         row |= figures[model] | pairs.get(model, {}) | _summarize_runs(own)
         rows.append(row)
-    return sorted(rows, key=lambda row: -row["auc"])
+    return sorted(rows, key=lambda row: -float(row["c"] if "c" in row else row["auc"]))
 
 
 def _evaluate(predictions: Predictions, folder: Path) -> dict[str, dict[str, float]]:
     file = folder / "predictions.csv"
     write_predictions(file, predictions)
-    estimates = sacmil.evaluate(file, metrics=METRICS, draws=DRAWS).estimates
+    metrics = METRICS if predictions.task.is_classification else ("c",)
+    estimates = sacmil.evaluate(file, metrics=metrics, draws=DRAWS).estimates
     return {
         model: {
             f"{metric}{suffix}": getattr(one, name)
@@ -133,15 +136,15 @@ def _compare(
 
 
 def _summarize_runs(runs: Sequence[Mapping[str, str]]) -> Row:
-    aucs = [float(row["auc"]) for row in runs]
+    aucs = [float(row["auc"]) for row in runs if row["auc"]]
     further: dict[str, list[float]] = {}
     for row in runs:
         for name, value in json.loads(row["further"] or "{}").items():
             further.setdefault(name, []).append(float(value))
     return {
         **{name: _average(row[name] for row in runs) for name in RUN_MEANS},
-        "auc_min": min(aucs),
-        "auc_max": max(aucs),
+        "auc_min": min(aucs, default=float("nan")),
+        "auc_max": max(aucs, default=float("nan")),
         "auc_sd": float(np.std(aucs, ddof=1)) if len(aucs) > 1 else float("nan"),
         "parameters": runs[0]["parameters"],
         "further": dump_json({name: round(_average(of), 4) for name, of in further.items()}),
@@ -157,9 +160,11 @@ def _average(values: Iterable[Any]) -> float:
 def write_table(path: Path, rows: Sequence[Row]) -> None:
     """Write the full table of a study."""
     with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        has_times = any("c" in row for row in rows)
+        columns = (*COLUMNS, *(OF_TIMES if has_times else ()))
+        writer = csv.DictWriter(stream, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({name: _format_cell(row.get(name)) for name in COLUMNS} for row in rows)
+        writer.writerows({name: _format_cell(row.get(name)) for name in columns} for row in rows)
 
 
 def _format_cell(value: Any) -> str:
@@ -242,7 +247,7 @@ def _render_cell(spec: Mapping[str, Any], row: Mapping[str, str] | None) -> str:
     if row.get(f"{metric}_low"):
         low, high = float(row[f"{metric}_low"]), float(row[f"{metric}_high"])
         interval = f" ({low:.3f}–{high:.3f})"
-    star = "*" if metric == "auc" and row["significant"] == "yes" else ""
+    star = "*" if metric in ("auc", "c") and row["significant"] == "yes" else ""
     return f"{float(row[metric]):.3f}{star}{interval}"
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from sacmil.atomic import write_file
 from sacmil.errors import RunError
 from sacmil.results import Predictions, read_predictions, write_predictions
+from sacmil.results.task_card import TASK_FILE, parse_task_card
 from studies.data import CLASSES
 from studies.study import FOLDER, Job, Study, Tuning, dump_json
 
@@ -75,7 +76,7 @@ def write_round(
         of_task = [job for job in jobs if job.task == task and job.role == "run"]
         paths.append(folder / f"{make_file_name(task)}.csv.gz")
         write_predictions(paths[-1], _to_predictions(of_task, found))
-    return paths
+    return [*paths, *folder.glob(TASK_FILE)]
 
 
 def make_file_name(task: str) -> str:
@@ -125,10 +126,11 @@ def _to_text(value: Any) -> str:
 def _to_predictions(jobs: Sequence[Job], found: Mapping[str, Mapping[str, Any]]) -> Predictions:
     rows, values = [], []
     for job in jobs:
-        for slide_id, patient, label, *probabilities in found[job.key]["predictions"]:
-            rows.append((slide_id, patient, "test", job.fold, job.seed, job.model, label))
-            values.append(probabilities)
-    return Predictions.from_rows(CLASSES, rows, values)
+        for slide_id, patient, target, *predicted in found[job.key]["predictions"]:
+            rows.append((slide_id, patient, "test", job.fold, job.seed, job.model, target))
+            values.append(predicted)
+    card = found[jobs[0].key].get("task_card")
+    return Predictions.from_rows(parse_task_card(card) if card else CLASSES, rows, values)
 
 
 def read_runs(results: Path, study: str, round_id: str) -> list[Row]:
@@ -186,7 +188,7 @@ def update_manifest(
     }
     for path in paths:
         name, content = path.relative_to(results).as_posix(), path.read_bytes()
-        rows = gzip.decompress(content).count(b"\n") - 1
+        rows = gzip.decompress(content).count(b"\n") - 1 if path.suffix == ".gz" else 0
         digest = hashlib.sha256(content).hexdigest()
         held[name] = {"file": name, "sha256": digest, "rows": str(rows), **common}
     text = _to_csv(MANIFEST_COLUMNS, [held[name] for name in sorted(held)])

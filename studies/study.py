@@ -71,6 +71,8 @@ class Task(Settings):
     """Folder of bags, below the folder of real data."""
     labels: str = ""
     """Table with slide_id, patient_id and label, below the same folder."""
+    target: Mapping[str, Any] = {}
+    """Where it is not a class: what ``sacmil.read_cohort`` takes, such as task, time and event."""
     folds: int = Field(10, ge=2)
     validation: float = Field(0.15, ge=0, le=0.9)
     windows: Windows | None = None
@@ -439,7 +441,8 @@ class _JobBuilder:
             task = task.replace(slides=TINY_SLIDES, instances=(60, 90))
         if recipe.get("monitor", "last") == "last":
             task = task.replace(validation=0.0)
-        data = task.model_dump(mode="json", exclude={"recipe", "tuned_on"})
+        left_out = {"recipe", "tuned_on"} | ({"target"} if not task.target else set())
+        data = task.model_dump(mode="json", exclude=left_out)
         return Job(
             task=self.task,
             model=self.model,

@@ -6,6 +6,7 @@ import gc
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sacmil.evaluation.localization import measure_localization
 from sacmil.metrics.classification import METRICS, auc
 from sacmil.models import MILModel, Recipe, Sample, create_model
 from sacmil.plans import make_plan
+from sacmil.tasks import Survival, Task
 from sacmil.training.fit import fit, predict_samples
 from sacmil.training.loading import SampleLoader
 from studies.classical import BASELINES, BaselineModel
@@ -43,9 +45,9 @@ Plan = dict[str, npt.NDArray[Any]]
 class ReadySamples(SampleLoader):
     """Samples that are on the device already."""
 
-    def __init__(self, samples: Sequence[Sample], device: str) -> None:
+    def __init__(self, samples: Sequence[Sample], targets: Sequence[Any], device: str) -> None:
         self._samples = samples
-        self.targets = np.array([float(sample.target) for sample in samples]).reshape(-1, 1)
+        self.targets = np.array(targets, dtype=np.float64).reshape(len(samples), -1)
         self.device = torch.device(device)
 
     @property
@@ -70,16 +72,17 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
     _prepare_torch(place.device)
     loaded = _load_cached(job, place)
     slides, parts = loaded.slides, divide_slides(loaded.slides, job.data, job.fold)
+    task = _fit_task(job, loaded, parts["train"])
     torch.manual_seed(job.seed)
-    model = make_model(job, slides[0].bag.dim).to(place.device)
-    samples = _make_samples(job, slides, parts, place)
+    model = make_model(job, slides[0].bag.dim, task).to(place.device)
+    samples = _make_samples(job, loaded, parts, place, model.known_task)
     found: dict[str, Any] = {"parameters": sum(p.numel() for p in model.parameters())}
     if isinstance(model, BaselineModel):
         model.fit_to(samples["train"])
     else:
         found |= _train(job, place, model, samples)
     if job.role == "run":
-        found |= _test(model, samples, slides, parts)
+        found |= (_test_task if task else _test)(model, samples, slides, parts)
     return found | {
         "oracle": loaded.oracle,
         "seconds": time.monotonic() - began,
@@ -88,11 +91,26 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
     }
 
 
-def make_model(job: Job, in_dim: int) -> MILModel:
+def make_model(job: Job, in_dim: int, task: Task | None = None) -> MILModel:
     """Return the untrained model of a job."""
+    outputs = task.outputs if task else 2
     if job.zoo_model in BASELINES:
-        return BASELINES[job.zoo_model](in_dim=in_dim, num_classes=2)
-    return create_model(job.zoo_model, in_dim=in_dim, num_classes=2, **job.options)
+        model: MILModel = BASELINES[job.zoo_model](in_dim=in_dim, num_classes=outputs)
+    else:
+        model = create_model(job.zoo_model, in_dim=in_dim, num_classes=outputs, **job.options)
+    if task:
+        model.set_task(task)
+    return model
+
+
+def _fit_task(job: Job, loaded: Slides, numbers: Sequence[int]) -> Task | None:
+    """Return the task with what it learns from the training set; None for classes."""
+    if loaded.task is None:
+        return None
+    task = loaded.task
+    if isinstance(task, Survival) and job.zoo_model in BASELINES:
+        task = replace(task, loss_name="cox")
+    return task.fitted(np.array([loaded.slides[n].targets for n in numbers]))
 
 
 def free_memory() -> None:
@@ -140,8 +158,13 @@ def _count_bytes(slides: Slides) -> int:
 
 
 def _make_samples(
-    job: Job, slides: Sequence[Slide], parts: Mapping[str, Sequence[int]], place: Place
+    job: Job,
+    loaded: Slides,
+    parts: Mapping[str, Sequence[int]],
+    place: Place,
+    task: Task,
 ) -> dict[str, ReadySamples]:
+    slides = loaded.slides
     plans = _load_plans(job, slides, place.scratch)
     center = (lambda values: values) if job.data["synthetic"] else _fit_center(slides, parts)
 
@@ -150,14 +173,22 @@ def _make_samples(
         features = torch.from_numpy(center(slide.bag.features)).half().to(device)
         coords = torch.from_numpy(slide.bag.patch_coords).to(device)
         plan = {key: torch.from_numpy(value).to(device) for key, value in plans[number].items()}
-        target = torch.tensor(slide.label, device=device)
+        target = task.prepare(np.array(_get_targets(slide))).to(device)
         return Sample(features, coords, plan, target, resident=True)
 
     return {
-        part: ReadySamples([make(number) for number in numbers], place.device)
+        part: ReadySamples(
+            [make(number) for number in numbers],
+            [_get_targets(slides[number]) for number in numbers],
+            place.device,
+        )
         for part, numbers in parts.items()
         if part != "val" or numbers
     }
+
+
+def _get_targets(slide: Slide) -> tuple[float, ...]:
+    return slide.targets or (float(slide.label),)
 
 
 def _fit_center(
@@ -261,6 +292,33 @@ def _test(
         "predictions": [
             [slide.bag.slide_id, slide.patient, slide.label, *values]
             for slide, values in zip(tested, probabilities.tolist(), strict=True)
+        ],
+    }
+
+
+def _test_task(
+    model: MILModel,
+    samples: Mapping[str, ReadySamples],
+    slides: Sequence[Slide],
+    parts: Mapping[str, Sequence[int]],
+) -> dict[str, Any]:
+    """Predict what is no class, as ``sacmil.training`` does after a fold."""
+    outputs: list[npt.NDArray[Any]] = []
+    train, test = samples["train"], samples["test"]
+    task = model.known_task
+    predict_samples(
+        model, train, task=task, on_output=lambda one: outputs.append(one.logits.cpu().numpy())
+    )
+    patients = [slides[number].patient for number in parts["train"]]
+    task = task.calibrated(np.stack(outputs).astype(np.float64), train.targets, patients)
+    values = np.asarray(predict_samples(model, test, task=task), dtype=np.float64)
+    tested = [slides[number] for number in parts["test"]]
+    return {
+        "further": {task.headline: task.get_metric(task.headline).compute(test.targets, values)},
+        "task_card": asdict(task.card),
+        "predictions": [
+            [slide.bag.slide_id, slide.patient, list(slide.targets), *own]
+            for slide, own in zip(tested, values.tolist(), strict=True)
         ],
     }
 

@@ -9,14 +9,29 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from inline_workers import InlineWorkers
 from scipy.spatial import cKDTree
 from studies import cells as study_cells
+from studies import run as run_module
 from studies.cells import draw_patients, find_distance, leave_out_others, make_drawn_sets
-from studies.classical import Composition, NeighborMixing, average_neighbors, fit_logistic
+from studies.classical import (
+    Composition,
+    NeighborMixing,
+    average_neighbors,
+    fit_cox,
+    fit_logistic,
+)
+from studies.data import Place
+from studies.report import compute_rows, read_table, write_table
+from studies.run import RunSettings, run_round
+from studies.study import Round, Study, StudyModel
+from studies.study import Task as StudyTask
 
-from sacmil import read_bag, read_cohort
+import sacmil
+from sacmil import Bag, read_bag, read_cohort, write_bag
 from sacmil.cells import measure_neighbor_distance
 from sacmil.models import Sample
+from sacmil.tasks._survival_losses import cox_loss
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +106,7 @@ def test_shuffled_draws_keep_positions_and_composition(table: pd.DataFrame) -> N
 
 def test_sets_are_written_once(table: pd.DataFrame, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(study_cells, "WHOLE_SETS", {})
+    monkeypatch.setattr(study_cells, "TIMED_SETS", ())
     table.to_csv(tmp_path / "tnbc_mibi_cells.csv.gz")
     for _ in range(2):
         study_cells.run(Namespace(data=tmp_path, out=tmp_path))
@@ -147,3 +163,69 @@ def test_logistic_regression_is_at_its_minimum() -> None:
     gradient = x.T @ (probability - y) + weights[1:]
     assert abs((probability - y).sum()) < 1e-3
     assert np.abs(gradient).max() < 1e-3
+
+
+def test_cox_regression_is_at_the_minimum_of_the_products_loss() -> None:
+    random = np.random.default_rng(0)
+    x = random.standard_normal((80, 3))
+    times = np.ceil(random.exponential(8, 80) * np.exp(-x[:, 0]))  # with ties
+    events = (random.random(80) < 0.6).astype(np.float64)
+    weights = torch.tensor(fit_cox(x, times, events), requires_grad=True)
+    risks = torch.tensor(x) @ weights
+    loss = cox_loss(risks, torch.tensor(times), torch.tensor(events), "breslow") * events.sum()
+    (loss + weights.square().sum() / 2).backward()
+    assert weights.grad.abs().max() < 1e-3
+    assert weights[0].item() > 0.5
+
+
+class InlinePool:
+    """Does in this process what a pool of processes does."""
+
+    map = staticmethod(map)
+
+
+def test_survival_is_trained_and_reported_by_the_products_concordance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Patients whose cells are of the first kind live a tenth as long."""
+    monkeypatch.setattr(run_module, "WorkerPool", InlineWorkers)
+    random = np.random.default_rng(0)
+    rows = []
+    for number in range(24):
+        is_ill = number % 2
+        kinds = np.eye(2, dtype=np.float16)[(random.random(40) > 0.2 + 0.6 * is_ill).astype(int)]
+        bag = Bag(str(number), kinds, random.random((40, 2)) * 200, 10)
+        write_bag(tmp_path / "data" / "bags" / f"{number}.h5", bag)
+        months = round(float((3 if is_ill else 30) * random.uniform(0.8, 1.2)), 1)
+        known = int(number % 5 > 0)
+        rows.append({"slide_id": number, "patient_id": number, "months": months, "event": known})
+    pd.DataFrame(rows).to_csv(tmp_path / "data" / "survival.csv", index=False)
+    target = {"task": "survival", "time": "months", "event": "event"}
+    study = Study(
+        name="timed",
+        question="Who lives longer?",
+        recipe={"lr": 1e-3, "epochs": 4, "monitor": "last"},
+        tasks={"a": StudyTask(bags="bags", labels="survival.csv", folds=2, target=target)},
+        models={"composition": StudyModel(), "mean_pool": StudyModel()},
+        references={"": "mean_pool"},
+        rounds=(
+            Round(
+                id="one", purpose="confirmation", repeats=(2,), models=("composition", "mean_pool")
+            ),
+        ),
+    )
+    place = Place(tmp_path / "scratch", data=tmp_path / "data")
+    settings = RunSettings(place=place, results=tmp_path / "results", commit="c0")
+    assert run_round(study, study.rounds[0], settings)
+    rows = compute_rows(study, settings.results, InlinePool())
+    row = {row["model"]: row for row in rows}
+    assert row["composition"]["c"] > 0.7
+    assert row["composition"]["c_low"] <= row["composition"]["c"] <= row["composition"]["c_high"]
+    assert "difference" in row["composition"]
+    file = settings.results / "timed" / "one" / "a.csv.gz"
+    estimate = sacmil.evaluate(file, metrics=["c"], draws=20).estimates["composition"]["c"]
+    assert estimate.mean == pytest.approx(row["composition"]["c"], abs=1e-9)
+    write_table(tmp_path / "table.csv", list(row.values()))
+    assert {line["model"]: line["c"] for line in read_table(tmp_path / "table.csv")} == {
+        name: f"{of['c']:.4f}" for name, of in row.items()
+    }
