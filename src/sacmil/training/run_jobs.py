@@ -57,6 +57,11 @@ class TrainingResources:
                 given = shorten_value(value)
                 raise OptionError(f"`{name}` is {given}; {suggest_names(str(value), known)}")
 
+    @property
+    def is_in_process(self) -> bool:
+        """Whether one job runs after the other in this process: one device needs no other."""
+        return self.engine == "local" and len(self.devices) == 1 and not self.is_shared
+
 
 class FailedJob(NamedTuple):
     """A job that failed."""
@@ -86,8 +91,7 @@ def run_jobs(
     if resources.engine == "ray":
         engine = _run_on_ray
     else:
-        is_single = len(resources.devices) == 1 and not resources.is_shared
-        engine = _run_in_process if is_single else _run_in_workers
+        engine = _run_in_process if resources.is_in_process else _run_in_workers
     failed = []
     for outcome in engine(jobs, resources, monitor):
         job = jobs[outcome.key]
@@ -100,7 +104,7 @@ def run_jobs(
 def _run_in_process(
     pending: Sequence[TrainingJob], resources: TrainingResources, monitor: Monitor
 ) -> Iterator[TaskOutcome]:
-    """Run one job after the other in this process: one device needs no worker process."""
+    """Run one job after the other in this process."""
     threads = torch.get_num_threads()
     device_config = DeviceConfig(resources.devices[0], resources.cache, resources.threads)
     try:

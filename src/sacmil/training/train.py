@@ -6,8 +6,9 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,6 +70,7 @@ from sacmil.training.run_jobs import (
     resolve_devices,
     run_jobs,
 )
+from sacmil.training.warm_up import warm_up
 
 
 def train(
@@ -126,7 +128,7 @@ def train(
         chosen = _keep_last_epoch(chosen)
     plan = RunPlan(folder, dataset, made, {chosen.model: chosen}, [chosen.seed], number)
     resources = TrainingResources((resolve_device(device),), threads=threads, cache=cache)
-    with open_jobs(plan, on_progress) as (_, pending):
+    with open_jobs(plan, resources, on_progress) as (_, pending):
         for failed in run_jobs(pending, resources, EpochMonitor(on_progress)):
             assert failed.error is not None  # the job ran in this process
             raise failed.error
@@ -194,7 +196,7 @@ def cross_validate(
 
 
 def _run_plan(plan: RunPlan, resources: TrainingResources, on_progress: ProgressCallback) -> Run:
-    with open_jobs(plan, on_progress) as (jobs, pending):
+    with open_jobs(plan, resources, on_progress) as (jobs, pending):
         write_configs(plan.out, plan.configs)
         failed = run_jobs(pending, resources, FolderMonitor(jobs, pending, on_progress))
         _join_predictions(plan.out, jobs)
@@ -220,15 +222,27 @@ class RunPlan:
         """Numbers of the folds to train."""
         return range(len(self.folds)) if self.fold is None else (self.fold,)
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether every job has its model."""
+        jobs = product(self.configs, self.seeds, self.fold_numbers)
+        return all((self.find_folder(*job) / CARD_FILE).exists() for job in jobs)
+
+    def find_folder(self, name: str, seed: int, number: int) -> Path:
+        """Return the folder of a job."""
+        in_crossval = self.out / name / f"seed_{seed}" / f"fold_{number}"
+        return in_crossval if self.fold is None else self.out
+
 
 @contextmanager
 def open_jobs(
-    plan: RunPlan, on_progress: ProgressCallback
+    plan: RunPlan, resources: TrainingResources, on_progress: ProgressCallback
 ) -> Iterator[tuple[list[TrainingJob], list[TrainingJob]]]:
     """Check models and bags, open the run folder, and yield its jobs and those not finished.
 
     Args:
         plan: what to train.
+        resources: what to train on.
         on_progress: called with the number of bags checked.
     """
     _check_names(plan.configs)
@@ -237,7 +251,9 @@ def open_jobs(
     _check_validation_sets(plan)
     command = "crossval" if plan.fold is None else "train"
     with open_run(plan.out, plan.dataset.cohort, plan.folds, command, plan.seeds):
-        hashes = check_and_hash_bags(plan.out, plan.dataset.bags, on_progress, planners)
+        trains_here = resources.is_in_process and not plan.is_finished
+        with warm_up(resources.devices[0]) if trains_here else nullcontext():
+            hashes = check_and_hash_bags(plan.out, plan.dataset.bags, on_progress, planners)
         jobs = list(make_jobs(replace(plan, dataset=plan.dataset.with_hashes(hashes))))
         pending = [job for job in jobs if not job.is_finished()]  # raises on a different job
         _check_task_of_run(plan)
@@ -266,9 +282,8 @@ def make_jobs(plan: RunPlan) -> Iterator[TrainingJob]:
         for number in plan.fold_numbers:
             train, val, test = (list_labeled_bags(plan.dataset, s) for s in plan.folds[number])
             for name, config in plan.configs.items():
-                folder = plan.out / name / f"seed_{seed}" / f"fold_{number}"
                 yield TrainingJob(
-                    folder=folder if plan.fold is None else plan.out,
+                    folder=plan.find_folder(name, seed, number),
                     name=name,
                     config=config.replace(seed=seed),
                     task=plan.dataset.cohort.task,
