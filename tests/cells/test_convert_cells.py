@@ -192,6 +192,17 @@ def test_ids_that_were_stored_as_numbers_with_a_point_are_whole(tmp_path: Path) 
     assert list(made.counts) == ["0", "1", "2", "3"]
 
 
+def test_types_that_are_numbers_have_one_name_each(tmp_path: Path) -> None:
+    """One table stores them with a point, the other without."""
+    kinds = {row[4]: number for number, row in enumerate(ROWS)}
+    tables = []
+    for name, make in (("a", float), ("b", int)):
+        rows = [[f"{name}{row[0]}", *row[1:4], make(kinds[row[4]]), *row[5:]] for row in ROWS]
+        tables.append(write_table(tmp_path / f"{name}.csv", rows))
+    made = convert_cells(tables, tmp_path / "bags")
+    assert set(made.features) == {str(number) for number in kinds.values()}
+
+
 def test_images_may_be_numbered_anew_for_each_patient(tmp_path: Path) -> None:
     rows = [[int(row[0][-1]) % 2, *row[1:]] for row in ROWS]
     path = write_table(tmp_path / "cells.csv", rows)
@@ -206,8 +217,9 @@ def test_without_a_column_of_images_a_patient_is_one(tmp_path: Path) -> None:
     assert list(convert_cells(path, tmp_path / "bags").counts) == ["p0", "p1"]
 
 
-def test_columns_of_qupath_are_known(tmp_path: Path) -> None:
-    header = ["Image", "Object ID", "Classification", "Centroid X µm", "Centroid Y µm"]
+@pytest.mark.parametrize("unit", ["Centroid {} µm", "Centroid {} (µm)", "{} [\u03bcm]", "{}_um"])
+def test_columns_of_qupath_are_known(tmp_path: Path, unit: str) -> None:
+    header = ["Image", "Object ID", "Classification", unit.format("X"), unit.format("Y")]
     rows = [[row[0], row[8], row[4], *row[2:4]] for row in ROWS]
     made = convert_cells(write_table(tmp_path / "cells.tsv", rows, header), tmp_path / "bags")
     assert made.mpp == 1.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +35,11 @@ USUAL_COLUMNS: Mapping[str, Sequence[str]] = {
     ),
     "patient": ("patient_id", "patient", "case_id", "pat_id", "patientid", "donor", "donor_id"),
     "x": (
-        *("x", "cell_x", "x_um", "centroid x µm", "centroid_x", "x_centroid", "centerx"),
+        *("x", "cell_x", "x_um", "x µm", "centroid x µm", "centroid_x", "x_centroid", "centerx"),
         *("pos_x", "x_position", "location_center_x", "inner_x", "global_x"),
     ),
     "y": (
-        *("y", "cell_y", "y_um", "centroid y µm", "centroid_y", "y_centroid", "centery"),
+        *("y", "cell_y", "y_um", "y µm", "centroid y µm", "centroid_y", "y_centroid", "centery"),
         *("pos_y", "y_position", "location_center_y", "inner_y", "global_y"),
     ),
     "type": (
@@ -169,7 +170,7 @@ def _choose_columns(raw: RawCells, columns: CellColumns) -> CellTable:
     own = [_require_column(raw, "image", name) for name in image]
     if not columns.image:
         _check_one_image_column(raw, own[0])
-    parts = [_clean_ids(raw, name) for name in own]
+    parts = [_clean_names(raw, name, "id") for name in own]
     images = np.array(["_".join(ids) for ids in zip(*parts, strict=True)], dtype=object)
     kinds, names = _find_types(raw, columns), columns.markers
     if not names and kinds is None:
@@ -183,7 +184,7 @@ def _choose_columns(raw: RawCells, columns: CellColumns) -> CellTable:
         twice = next(n for n in names if names.count(n) > 1 or raw.matrix_names.count(n) > 1)
         raise OptionError(f"{raw.path}: the marker {twice!r} occurs twice; name each once")
     coords, used, in_microns = _get_coords(raw, columns)
-    patients = None if patient is None else _clean_ids(raw, patient)
+    patients = None if patient is None else _clean_names(raw, patient, "id")
     _check_one_patient(raw.path, images, patients)
     inside = {*own, patient, kinds, *names, *used}
     others = [str(name) for name in frame if name not in inside]
@@ -192,7 +193,7 @@ def _choose_columns(raw: RawCells, columns: CellColumns) -> CellTable:
         images,
         coords,
         patients,
-        None if kinds is None else _require_texts(raw, kinds, "type"),
+        None if kinds is None else _clean_names(raw, kinds, "type"),
         _get_markers(raw, names) if names else None,
         tuple(names),
         _find_image_values(frame, images, others),
@@ -204,8 +205,18 @@ def _find_column(raw: RawCells, role: str, named: str | None) -> str | None:
     """Return the column of a role: the one that was named, or one of the usual names."""
     if named is not None:
         return _require_column(raw, role, named)
-    known = {str(name).lower(): str(name) for name in reversed(list(raw.frame.columns))}
+    known = {_fold_name(str(name)): str(name) for name in reversed(list(raw.frame.columns))}
     return next((known[name] for name in USUAL_COLUMNS[role] if name in known), None)
+
+
+def _fold_name(name: str) -> str:
+    """Return a name in small letters, with a unit in one spelling.
+
+    >>> _fold_name("Centroid X (\u03bcm)")
+    'centroid x µm'
+    """
+    lower = name.lower().replace("\u03bc", "µ")  # the Greek letter, and the sign
+    return re.sub(r"\s*[\[(](µm|um)[\])]$", " µm", lower)
 
 
 def _check_one_image_column(raw: RawCells, chosen: str) -> None:
@@ -244,9 +255,9 @@ def _list_names(frame: pandas.DataFrame) -> str:
     return ", ".join(names[:20]) + more
 
 
-def _clean_ids(raw: RawCells, name: str) -> Texts:
-    """Return the ids of a column; whole numbers that were stored as 1.0 become 1."""
-    texts = _require_texts(raw, name, "id")
+def _clean_names(raw: RawCells, name: str, what: str) -> Texts:
+    """Return the ids or types of a column; whole numbers that were stored as 1.0 become 1."""
+    texts = _require_texts(raw, name, what)
     unique, inverse = np.unique(texts.astype(str), return_inverse=True)
     numbers = [_to_float(text) for text in unique]
     if all(number.is_integer() for number in numbers) and any("." in text for text in unique):
@@ -289,7 +300,7 @@ def _get_coords(
     if names[0] == names[1]:
         raise OptionError(f"`x` and `y` are both the column {names[0]!r}; name two")
     coords = np.stack([_to_numbers(raw, name) for name in names], axis=1)
-    in_microns = all(name.lower().endswith(("µm", "_um")) for name in names)
+    in_microns = all(_fold_name(name).endswith(("µm", "_um")) for name in names)
     return _check_finite(raw, coords), names, in_microns
 
 

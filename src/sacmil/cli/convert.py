@@ -100,7 +100,7 @@ def _convert_cells(
 
     unused = {name: given[name] for name in ("stride", "coords", "workers")}
     opt.reject_given(unused, "{} is for bags; leave it out for cells")
-    shared = {name: given[name] for name in ("patch_size", "mpp", "dtype", "overwrite")}
+    shared = {name: given[name] for name in ("patch_size", "mpp", "dtype", "overwrite", "limit_s")}
     columns["image"] = columns["image"] or ()
     columns["markers"] = columns["markers"] or ()
     with progress_bars() as progress:

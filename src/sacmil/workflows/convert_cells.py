@@ -74,6 +74,7 @@ def convert_cells(
     like: str | Path | None = None,
     dtype: str | None = None,
     overwrite: bool = False,
+    limit_s: float = BAG_LIMIT_S,
     on_progress: ProgressCallback = ignore_progress,
 ) -> CellConversion:
     """Write a bag for each image of some tables of cells, and slides.csv with a row for each.
@@ -97,6 +98,7 @@ def convert_cells(
         like: a bag, or a folder of bags, made from cells: features and sizes are taken from there.
         dtype: float16 or float32; None is float16 without markers.
         overwrite: replace bags that exist.
+        limit_s: seconds to read one table.
         on_progress: called with the number of images written.
 
     Example:
@@ -111,14 +113,14 @@ def convert_cells(
         (('B', 'T'), 4.0)
     """
     paths, folder = list_paths("tables", tables), to_output_folder(out)
-    _check_settings(arcsinh=arcsinh, patch_size=patch_size, mpp=mpp, dtype=dtype)
+    _check_settings(arcsinh=arcsinh, patch_size=patch_size, mpp=mpp, limit_s=limit_s, dtype=dtype)
     columns = CellColumns(_to_names(image), patient, x, y, type, _to_names(markers))
     known = None if like is None else _read_scale(Path(like), arcsinh, patch_size, mpp)
     if known:
         _check_features_are_known(known.features, columns)
         wanted = columns.markers or known.features.markers
         columns = replace(columns, markers=wanted, has_types=bool(known.features.types))
-    found = list(_read_tables(paths, columns, on_progress))
+    found = list(_read_tables(paths, columns, limit_s, on_progress))
     scale = known or _make_scale(found, arcsinh, patch_size, mpp)
     bags = _name_bags(found)
     kind = dtype or ("float32" if scale.features.markers else "float16")
@@ -162,12 +164,12 @@ def _check_settings(*, dtype: str | None, **sizes: float | None) -> None:
 
 
 def _read_tables(
-    paths: Sequence[Path], columns: CellColumns, on_progress: ProgressCallback
+    paths: Sequence[Path], columns: CellColumns, limit_s: float, on_progress: ProgressCallback
 ) -> Iterator[CellTable]:
     """Read tables, in processes that a damaged file may crash."""
     tasks = [(path, columns) for path in paths]
     found: dict[int, CellTable] = {}
-    for done, outcome in enumerate(run_each(read_task, tasks, limit_s=BAG_LIMIT_S), start=1):
+    for done, outcome in enumerate(run_each(read_task, tasks, limit_s=limit_s), start=1):
         if outcome.failure is not None:
             text = " ".join(outcome.failure.split())
             path = paths[outcome.key]
