@@ -19,7 +19,7 @@ from sacmil.encoders.foundation import PRESETS, FoundationPreset, _build_network
 from sacmil.encoders.timm_model import import_timm
 
 WIDTH = 96
-# As their authors publish them: millions of parameters, and shapes that pin the architecture.
+# As their authors publish them, or the architecture they name: millions of parameters, and shapes.
 PUBLISHED = {
     "uni_v1": (303, {"pos_embed": (1, 197, 1024), "blocks.23.ls2.gamma": (1024,)}),
     "uni_v2": (681, {"pos_embed": (1, 256, 1536), "reg_token": (1, 8, 1536)}),
@@ -27,6 +27,21 @@ PUBLISHED = {
     "virchow2": (631, {"pos_embed": (1, 261, 1280), "reg_token": (1, 4, 1280)}),
     "gigapath": (1135, {"pos_embed": (1, 197, 1536), "blocks.39.mlp.fc2.weight": (1536, 4096)}),
     "hoptimus0": (1135, {"pos_embed": (1, 256, 1536), "reg_token": (1, 4, 1536)}),
+    "hoptimus1": (1135, {"pos_embed": (1, 256, 1536), "reg_token": (1, 4, 1536)}),
+    "h0_mini": (86, {"reg_token": (1, 4, 768), "blocks.0.mlp.fc1.weight": (4096, 768)}),
+    "midnight": (1135, {"pos_embed": (1, 257, 1536), "blocks.39.mlp.fc1.weight": (8192, 1536)}),
+    "gpfm": (303, {"pos_embed": (1, 257, 1024), "blocks.23.ls2.gamma": (1024,)}),
+    "phikon": (86, {"pos_embed": (1, 197, 768)}),
+    "phikon_v2": (303, {"pos_embed": (1, 197, 1024), "blocks.23.ls2.gamma": (1024,)}),
+    "kaiko_vits8": (22, {"pos_embed": (1, 785, 384)}),
+    "kaiko_vits16": (22, {"pos_embed": (1, 197, 384)}),
+    "kaiko_vitb8": (86, {"pos_embed": (1, 785, 768)}),
+    "kaiko_vitb16": (86, {"pos_embed": (1, 197, 768)}),
+    "kaiko_vitl14": (304, {"pos_embed": (1, 1369, 1024), "reg_token": (1, 4, 1024)}),
+    "lunit_vits8": (22, {"pos_embed": (1, 785, 384)}),
+    "lunit_vits16": (22, {"pos_embed": (1, 197, 384)}),
+    "mstar": (303, {"pos_embed": (1, 197, 1024), "blocks.23.ls2.gamma": (1024,)}),
+    "pathorchestra": (303, {"pos_embed": (1, 197, 1024), "blocks.23.ls2.gamma": (1024,)}),
 }
 
 
@@ -39,7 +54,7 @@ def make_shallow(preset: FoundationPreset) -> FoundationPreset:
 
 
 def test_every_preset_is_listed_and_has_published_sizes() -> None:
-    assert {preset.name for preset in PRESETS} == {*PUBLISHED, "hoptimus1"} <= set(list_encoders())
+    assert {preset.name for preset in PRESETS} == set(PUBLISHED) <= set(list_encoders())
 
 
 def test_the_two_h_optimus_have_one_architecture() -> None:
@@ -47,7 +62,7 @@ def test_the_two_h_optimus_have_one_architecture() -> None:
     assert (older.architecture, older.width) == (newer.architecture, newer.width)
 
 
-@pytest.mark.parametrize("preset", PRESETS[:-1], ids=lambda preset: preset.name)
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
 def test_it_has_the_published_parameters_and_the_width_of_its_card(
     preset: FoundationPreset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +95,10 @@ def test_virchow_gives_the_class_token_then_the_mean_of_patches_without_register
     torch.testing.assert_close(features[WIDTH:], tokens[-256:].mean(dim=0))
 
 
-@pytest.mark.parametrize("name", ["uni_v1", "uni_v2", "virchow2", "gigapath", "hoptimus0"])
+@pytest.mark.parametrize(
+    "name",
+    ["uni_v1", "uni_v2", "virchow2", "gigapath", "hoptimus0", "h0_mini", "gpfm", "kaiko_vitl14"],
+)
 def test_its_own_state_dict_loads_back_from_a_file(
     name: str, tmp_path: Path, difference: Callable, make_tiles: Callable
 ) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +18,10 @@ from sacmil.errors import EncoderError, SacMILError
 
 
 def test_all_documented_encoders_are_listed() -> None:
-    documented = {"lite0", "resnet50", "uni_v1", "uni_v2", "virchow", "virchow2", "gigapath"}
-    assert documented | {"hoptimus0", "hoptimus1"} == set(list_encoders())
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "extract.md"
+    rows = re.findall(r"^\| (`.*?`.*?) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    documented = {name for row in rows for name in re.findall(r"`([a-z0-9_]+)`", row)}
+    assert set(list_encoders()) == documented & set(list_encoders())
     assert set(list_families()) == {"timm:", "onnx:"}
 
 

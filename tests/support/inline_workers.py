@@ -16,11 +16,12 @@ from sacmil.slides.readers import Slide, open_slide
 
 USERS = (
     "sacmil.extraction.pipeline",
+    "sacmil.parallel.local",
     "sacmil.training.run_jobs",
     "sacmil.workflows.demo",
     "sacmil.workflows.inputs",
 )
-"""Modules that start worker processes."""
+"""Modules that start worker processes; that of ``run_each`` starts them for others."""
 
 _open_slides: dict[tuple[Path, str | None], Slide] = {}
 

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from sacmil.encoders import EncoderCard
 
 
+_VERIFIED = {
+    "weights": "weights: features of the published file were compared",
+    "architecture": "architecture: with random weights it is what timm or transformers compute",
+    "names": "names: names and shapes of parameters were compared",
+    "no": "no",
+}
+
+
 @click.command()
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
@@ -22,12 +30,14 @@ def command(name: str | None) -> None:
     if name is not None:
         _print_card(describe_encoder(name))
         return
-    click.echo(f"{'NAME':<12}{'WIDTH':>5}{'INPUT':>7}{'MPP':>6}  {'WEIGHTS':<9}LICENSE")
+    heads = f"{'WEIGHTS':<9}{'ACCESS':<8}{'VERIFIED':<14}LICENSE"
+    click.echo(f"{'NAME':<14}{'WIDTH':>5}{'INPUT':>7}{'MPP':>6}  {heads}")
     for name in list_encoders():
         card = describe_encoder(name)
         here = "missing" if isinstance(_find_weights(name), EncoderError) else "here"
         numbers = f"{card.width:>5}{card.input_px:>7}{card.mpp:>6g}"
-        click.echo(f"{name:<12}{numbers}  {here:<9}{card.license}")
+        access = "gated" if card.gated else "open"
+        click.echo(f"{name:<14}{numbers}  {here:<9}{access:<8}{card.verified:<14}{card.license}")
     for summary in list_families().values():
         click.echo(f"also {summary}")
 
@@ -42,6 +52,8 @@ def _print_card(card: EncoderCard) -> None:
         "mean": ", ".join(f"{value:.6g}" for value in card.mean),
         "std": ", ".join(f"{value:.6g}" for value in card.std),
         "license": card.license,
+        "access": "gated: an account, and accepted terms" if card.gated else "open",
+        "verified": _VERIFIED[card.verified],
         "weights": card.weights,
         "file": _find_weights(card.name),
     }

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sacmil.errors import EncoderError, suggest_names
 
 _ENGINES = ("onnxruntime", "torch")
+Verification = Literal["weights", "architecture", "names", "no"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,12 @@ class EncoderCard:
     mpp: float = 0.5
     """Microns per pixel of the tiles the encoder was trained on."""
     license: str
+    gated: bool = False
+    """Whether the weights need an account and the acceptance of terms."""
+    verified: Verification = "no"
+    """What was compared with another implementation: the features of the published weights; the
+    architecture, which with random weights gives the same features; names and shapes of
+    parameters; or nothing."""
     weights: str
     """Where the weights come from, in words: a package, a hub address, a file."""
 

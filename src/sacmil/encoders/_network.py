@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from sacmil._version import __version__
 from sacmil.encoders import onnx_file
 from sacmil.encoders._base import Encoder, EncoderCard, EncoderRequest
+from sacmil.encoders._hub_names import Rename
 from sacmil.errors import EncoderError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class WeightsOrigin:
     """Whether the hub requires an account and the acceptance of terms."""
     package: tuple[str, str] | None = None
     """A Python package that contains them, and the file inside it."""
+    files: tuple[str, ...] = HUB_FILES
+    """Their names in the repositories; the first is preferred."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,8 @@ class NetworkSource:
     """Builds the network: normalised (B, 3, P, P) in, (B, width) out."""
     unused_prefixes: tuple[str, ...] = ()
     """Prefixes of parameters in official files that features do not need."""
+    rename: Rename | None = None
+    """Maps the names of official parameters to those of the network, if they differ."""
     preferred_engine: str = "torch"
     """The engine on x86 CPUs, if it is installed; elsewhere torch is faster."""
 
@@ -128,6 +133,7 @@ class NetworkSource:
             for name, tensor in read_state(file).items()
             if not name.startswith(self.unused_prefixes)
         }
+        state = self.rename(state) if self.rename else state
         # Built on the meta device, the network takes the file's tensors without a copy.
         with torch.device("meta"):
             network = self.build()
@@ -287,7 +293,7 @@ def _find_in_hub_cache(origin: WeightsOrigin) -> Path | None:
         return None
     from huggingface_hub import try_to_load_from_cache
 
-    found = (try_to_load_from_cache(repo, file) for repo in origin.hub for file in HUB_FILES)
+    found = (try_to_load_from_cache(repo, file) for repo in origin.hub for file in origin.files)
     return _find_first_file(Path(path) for path in found if isinstance(path, str))
 
 
@@ -301,7 +307,7 @@ def _download(name: str, origin: WeightsOrigin) -> Path:
         from huggingface_hub.errors import EntryNotFoundError
     except ImportError:
         raise MissingExtraError("encoders", f"downloading {name}") from None
-    for file in HUB_FILES:
+    for file in origin.files:
         try:
             return Path(hf_hub_download(origin.hub[0], file))
         except EntryNotFoundError:  # also raised offline; the error below covers it
@@ -312,7 +318,7 @@ def _download(name: str, origin: WeightsOrigin) -> Path:
                 f"{_explain_how_to_get(name, origin)}"
             ) from error
     raise EncoderError(
-        f"{origin.hub[0]} cannot be reached or holds neither {' nor '.join(HUB_FILES)}; "
+        f"{origin.hub[0]} cannot be reached or holds no {' or '.join(origin.files)}; "
         f"{_explain_how_to_get(name, origin)}"
     )
 

@@ -216,6 +216,7 @@ def _parse_card(stored: dict[str, Any]) -> EncoderCard:
     if "licence" in stored and "license" not in stored:  # as earlier versions wrote it
         stored["license"] = stored.pop("licence")
     names = {field.name for field in fields(EncoderCard)}
+    stored = {"gated": False, "verified": "no", **stored}  # earlier versions did not write these
     if set(stored) != names:
         raise ValueError(f"fields {sorted(set(stored) ^ names)} are missing or unknown")
     for name in ("mean", "std"):
