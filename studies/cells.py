@@ -74,8 +74,10 @@ def run(options: argparse.Namespace) -> None:
         write_set(options.out / "cells" / name, slides)
     for name, (file, label, positive, markers) in WHOLE_SETS.items():
         write_whole_set(options.out / "cells" / name, options.data / file, label, positive, markers)
-    for timed in TIMED_SETS:
-        write_timed_set(options.out / "cells" / timed.name, options.data / timed.file, timed)
+    for survival in SURVIVAL_SETS:
+        write_survival_set(
+            options.out / "cells" / survival.name, options.data / survival.file, survival
+        )
 
 
 # --- drawn cells of TNBC --------------------------------------------------------------------------
@@ -238,7 +240,7 @@ def write_whole_set(folder: Path, table: Path, label: str, positive: str, marker
     print(f"{folder.name}: {len(slides)} bags, {sum(one.class_index for one in slides)} positive")
 
 
-class TimedSet(NamedTuple):
+class SurvivalSet(NamedTuple):
     """Images of patients who are followed up."""
 
     name: str
@@ -254,8 +256,8 @@ class TimedSet(NamedTuple):
 
 
 NSCLC_MARKERS = ("ck", "cd8", "cd14", "other", "cd19", "cd4")
-TIMED_SETS = (
-    TimedSet(
+SURVIVAL_SETS = (
+    SurvivalSet(
         name="ki67",
         file=WHOLE_SETS["ki67"][0],
         time="RECFREESURV_MO",
@@ -265,7 +267,7 @@ TIMED_SETS = (
         image="tissueID",
         arcsinh=MARKER_SCALE,
     ),
-    TimedSet(
+    SurvivalSet(
         name="nsclc",
         file="nsclc_mif_cells.csv.gz",
         time="survival_days",
@@ -278,7 +280,7 @@ TIMED_SETS = (
 )
 
 
-def write_timed_set(folder: Path, table: Path, timed: TimedSet) -> None:
+def write_survival_set(folder: Path, table: Path, survival: SurvivalSet) -> None:
     """Convert a table, unless its bags are there, and write months and events of its images."""
     if (folder / "survival.csv").exists():
         return
@@ -287,9 +289,9 @@ def write_timed_set(folder: Path, table: Path, timed: TimedSet) -> None:
         convert_cells(
             table,
             folder / "bags",
-            markers=timed.markers,
-            image=timed.image,
-            arcsinh=timed.arcsinh,
+            markers=survival.markers,
+            image=survival.image,
+            arcsinh=survival.arcsinh,
             overwrite=True,
         )
     known = pd.read_csv(images, dtype={"slide_id": str, "patient_id": str})
@@ -297,8 +299,8 @@ def write_timed_set(folder: Path, table: Path, timed: TimedSet) -> None:
         {
             "slide_id": known["slide_id"],
             "patient_id": known["patient_id"],
-            "months": (known[timed.time] * timed.months).round(2),
-            "event": known[timed.event].astype(int),
+            "months": (known[survival.time] * survival.months).round(2),
+            "event": known[survival.event].astype(int),
         }
     )
     found.to_csv(folder / "survival.csv", index=False)

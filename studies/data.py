@@ -92,7 +92,7 @@ def load_slides(data: Mapping[str, Any], seed: int, place: Place) -> Slides:
         return _make_cohort(data, seed, place.outlines)
     folder = place.data or Path()
     if data.get("target"):
-        return _read_timed_slides(data, folder)
+        return _read_survival_slides(data, folder)
     return Slides(_read_slides(data, folder), float("nan"))
 
 
@@ -268,7 +268,7 @@ def _read_slides(data: Mapping[str, Any], folder: Path) -> list[Slide]:
     return slides
 
 
-def _read_timed_slides(data: Mapping[str, Any], folder: Path) -> Slides:
+def _read_survival_slides(data: Mapping[str, Any], folder: Path) -> Slides:
     cohort = read_cohort(folder / data["labels"], min_patients=1, **data["target"])
     slides = []
     for one in cohort.slides:

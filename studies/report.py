@@ -42,8 +42,8 @@ COLUMNS = (
     *("reference", "difference", "difference_low", "difference_high", "p_holm", "p_t"),
     *("significant", "auc_min", "auc_max", "auc_sd", "seconds", "parameters", "further"),
 )
-OF_TIMES = ("c", "c_low", "c_high")
-"""Columns of studies that have survival."""
+SURVIVAL_COLUMNS = ("c", "c_low", "c_high")
+"""Concordance and its interval, in studies that have survival."""
 METRICS = ("auc", "accuracy")
 RUN_MEANS = ("log_loss", "localization", "oracle", "seconds")
 """Means over runs. Past predictions keep the order of very sure answers, not how sure they were."""
@@ -161,7 +161,7 @@ def write_table(path: Path, rows: Sequence[Row]) -> None:
     """Write the full table of a study."""
     with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
         has_times = any("c" in row for row in rows)
-        columns = (*COLUMNS, *(OF_TIMES if has_times else ()))
+        columns = (*COLUMNS, *(SURVIVAL_COLUMNS if has_times else ()))
         writer = csv.DictWriter(stream, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: _format_cell(row.get(name)) for name in columns} for row in rows)

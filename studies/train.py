@@ -82,7 +82,7 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
     else:
         found |= _train(job, place, model, samples)
     if job.role == "run":
-        found |= (_test_task if task else _test)(model, samples, slides, parts)
+        found |= (_test_survival if task else _test)(model, samples, slides, parts)
     return found | {
         "oracle": loaded.oracle,
         "seconds": time.monotonic() - began,
@@ -296,13 +296,13 @@ def _test(
     }
 
 
-def _test_task(
+def _test_survival(
     model: MILModel,
     samples: Mapping[str, ReadySamples],
     slides: Sequence[Slide],
     parts: Mapping[str, Sequence[int]],
 ) -> dict[str, Any]:
-    """Predict what is no class, as ``sacmil.training`` does after a fold."""
+    """Predict times, as ``sacmil.training`` does after a fold."""
     outputs: list[npt.NDArray[Any]] = []
     train, test = samples["train"], samples["test"]
     task = model.known_task

@@ -106,7 +106,7 @@ def test_shuffled_draws_keep_positions_and_composition(table: pd.DataFrame) -> N
 
 def test_sets_are_written_once(table: pd.DataFrame, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(study_cells, "WHOLE_SETS", {})
-    monkeypatch.setattr(study_cells, "TIMED_SETS", ())
+    monkeypatch.setattr(study_cells, "SURVIVAL_SETS", ())
     table.to_csv(tmp_path / "tnbc_mibi_cells.csv.gz")
     for _ in range(2):
         study_cells.run(Namespace(data=tmp_path, out=tmp_path))

@@ -32,7 +32,8 @@ class Memory:
     """The GPU's memory as a stand-in sees it: every graph takes one byte."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.free, self.total, self.captures, self.tries = 1000, 1000, 0, 0
+        self.free, self.total = 1000, 1000
+        self.captures, self.tries, self.watched = 0, 0, 0
         self.failure: Exception | None = None
         self.obstacles: list[str] = []
         monkeypatch.setattr(GraphCache, "_record", lambda cache, *given: self.record(*given))
@@ -52,4 +53,5 @@ class Memory:
 
     @contextmanager
     def watch(self, device: torch.device) -> Iterator[list[str]]:
+        self.watched += 1
         yield self.obstacles

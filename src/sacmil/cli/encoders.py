@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 _VERIFIED = {
-    "weights": "weights: features of the published file were compared",
-    "architecture": "architecture: with random weights it is what timm or transformers compute",
+    "weights": "weights: features of the published file are those of another program",
+    "architecture": "architecture: as published; the weights themselves were never tried",
     "names": "names: names and shapes of parameters were compared",
     "no": "no",
 }

@@ -40,9 +40,9 @@ class EncoderCard:
     gated: bool = False
     """Whether the weights need an account and the acceptance of terms."""
     verified: Verification = "no"
-    """What was compared with another implementation: the features of the published weights; the
-    architecture, which with random weights gives the same features; names and shapes of
-    parameters; or nothing."""
+    """What is known to be as published: the features of the published weights; the architecture,
+    by its options and sizes or by features with random weights; names and shapes of parameters;
+    or nothing."""
     weights: str
     """Where the weights come from, in words: a package, a hub address, a file."""
 

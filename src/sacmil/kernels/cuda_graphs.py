@@ -8,6 +8,7 @@ plain call: random numbers come from the same generator, in the same order.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import warnings
 from collections import OrderedDict
@@ -29,12 +30,16 @@ _MEMORY_SHARE = 0.5
 """Share of the GPU memory that is free at the start that graphs may take."""
 _SPARE_SHARE = 0.05
 """Share of the GPU's memory below which graphs are dropped: other jobs need it."""
+_MAX_FAILURES = 3
+"""Captures that fail before none is tried again: a kernel may be compiled in the first."""
 _ALIGNMENT = 256
 """Of every tensor, in bytes: kernels and the rounding of sums depend on it."""
 
 Key = tuple[Hashable, ...]
 Tensors = Mapping[str, Tensor]
 Call = Callable[[Tensors], dict[str, Tensor]]
+
+_log = logging.getLogger(__name__)
 
 
 def is_capture_enabled(device: torch.device) -> bool:
@@ -130,9 +135,16 @@ class GraphCache:
 
     They share a pool of memory, as they are replayed one after the other: it is as large as what
     the largest of them needs.
+
+    Args:
+        device: the GPU.
+        obstacle: why nothing can be captured, if that is known.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, obstacle: str = "") -> None:
+        self.obstacle = obstacle
+        """Why nothing is captured; empty if it can be."""
+        self._failures = 0
         self._device = device
         self._graphs: OrderedDict[Key, CapturedCall] = OrderedDict()
         self._last_used: dict[Key, int] = {}
@@ -152,6 +164,33 @@ class GraphCache:
         """Bytes of the GPU's memory that all graphs take."""
         return sum(graph.cost for graph in self._graphs.values())
 
+    def run(
+        self, key: Key, call: Call, given: Tensors, *, is_shared: bool = False
+    ) -> dict[str, Tensor]:
+        """Replay a call; or make it, and capture it before if its key came already.
+
+        Args:
+            key: of the call.
+            call: what to compute.
+            given: what it reads.
+            is_shared: as for ``capture``.
+        """
+        graph = self.get(key)
+        if graph is None and not self.obstacle and self.should_capture(key):
+            try:
+                graph = self.capture(key, call, given, is_shared=is_shared)
+            except RuntimeError as error:
+                self._failures += 1
+                if self._failures == _MAX_FAILURES:
+                    self.stop(str(error).splitlines()[0])
+        return call(given) if graph is None else graph.replay(given)
+
+    def stop(self, obstacle: str) -> None:
+        """Capture nothing from now on, and free the memory."""
+        _log.debug("nothing is captured: %s", obstacle)
+        self.obstacle = obstacle
+        self.clear()
+
     def get(self, key: Key) -> CapturedCall | None:
         """Return a captured call."""
         self._replays += 1
@@ -160,6 +199,10 @@ class GraphCache:
             self._graphs.move_to_end(key)
             self._last_used[key] = self._replays
         return graph
+
+    def has_seen(self, key: Key) -> bool:
+        """Whether a call has come before."""
+        return key in self._seen
 
     def should_capture(self, key: Key) -> bool:
         """Whether to capture a call: when its key comes for the second time.

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from sacmil.kernels.cuda_graphs import (
-    CapturedCall,
     GraphCache,
-    Key,
     Tensors,
     describe_shapes,
     is_capture_enabled,
@@ -38,63 +36,55 @@ class CapturedModel:
         self._model, self._device = model, device
         self._graphs = GraphCache(device)
         self._calls = 0
-        self.obstacle = ""
-        """Why calls are not captured; empty if they can be."""
 
     def __call__(self, features: Tensor, coords: Tensor, plan: Mapping[str, Tensor]) -> Output:
         """Return the output for a bag."""
-        given = {"features": features, "coords": coords}
-        given |= {_PLAN + key: value for key, value in plan.items()}
-        return _make_output(self._replay_or_call(given))
-
-    def _replay_or_call(self, given: Tensors) -> dict[str, Tensor]:
-        key, graph = describe_shapes(given), None
+        inputs = name_inputs(features, coords, plan)
+        key = describe_shapes(inputs)
         self._calls += 1
-        if not self.obstacle:
-            graph = self._graphs.get(key)
-            if graph is None and self._graphs.should_capture(key):
-                graph = self._capture(key, given)
-            elif graph is None:
-                return self._call_and_look(given)
-        return self._compute(given) if graph is None else graph.replay(given)
+        is_new = not self._graphs.obstacle and not self._graphs.has_seen(key)
+        call = self._compute_and_look if is_new else self._compute
+        return _make_output(self._graphs.run(key, call, inputs, is_shared=True))
 
-    def _capture(self, key: Key, given: Tensors) -> CapturedCall | None:
-        try:
-            return self._graphs.capture(key, self._compute, given, is_shared=True)
-        except RuntimeError as error:
-            self.obstacle = str(error).splitlines()[0]
-            return None
-
-    def _call_and_look(self, given: Tensors) -> dict[str, Tensor]:
-        """Compute an output, and look for what cannot be captured."""
-        with watch_obstacles(self._device) as found:
-            computed = self._compute(given)
-        if found and self._calls > _FIRST_CALLS:
-            self.obstacle = found[0]
-        return computed
-
-    def _compute(self, given: Tensors) -> dict[str, Tensor]:
-        plan = {
-            name.removeprefix(_PLAN): tensor
-            for name, tensor in given.items()
-            if name.startswith(_PLAN)
-        }
-        output = self._model(given["features"], given["coords"], plan)
-        extras = {_EXTRAS + name: value for name, value in (output.extras or {}).items()}
+    def _compute(self, inputs: Tensors) -> dict[str, Tensor]:
+        output = self._model(inputs["features"], inputs["coords"], take_plan(inputs))
+        extras = _add_prefix(_EXTRAS, output.extras or {})
         parts = {**output._asdict(), "extras": None, **extras}
         return {name: value for name, value in parts.items() if value is not None}
 
+    def _compute_and_look(self, inputs: Tensors) -> dict[str, Tensor]:
+        """Compute an output, and look for what cannot be captured."""
+        with watch_obstacles(self._device) as found:
+            computed = self._compute(inputs)
+        if found and self._calls > _FIRST_CALLS:
+            self._graphs.stop(found[0])
+        return computed
+
+
+def name_inputs(features: Tensor, coords: Tensor, plan: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what a model reads by name, features first."""
+    return {"features": features, "coords": coords, **_add_prefix(_PLAN, plan)}
+
+
+def take_plan(tensors: Tensors) -> dict[str, Tensor]:
+    """Return the plan among named tensors."""
+    return _select_prefix(_PLAN, tensors)
+
+
+def _add_prefix(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def _select_prefix(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    named = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): tensor for name, tensor in named.items()}
+
 
 def _make_output(parts: Tensors) -> Output:
-    extras = {
-        name.removeprefix(_EXTRAS): value
-        for name, value in parts.items()
-        if name.startswith(_EXTRAS)
-    }
     return Output(
         parts["logits"],
         parts["scores"],
         parts.get("class_scores"),
-        extras or None,
+        _select_prefix(_EXTRAS, parts) or None,
         parts.get("embedding"),
     )

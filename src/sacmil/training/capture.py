@@ -6,7 +6,6 @@ reads them from a block of memory that they are copied to.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -18,14 +17,10 @@ from sacmil.models import Sample
 from sacmil.training.packing import make_sample, name_tensors
 from sacmil.training.trainer import Bags, Trainer, average_losses
 
-_MAX_FAILURES = 3
-"""Captures that fail before none is tried again: a kernel may be compiled in the first."""
 _PLAIN_STEPS = 3
 """Taken first: libraries initialise themselves, optimizers create their state."""
 
 Compute = Callable[[Sample], dict[str, Tensor]]
-
-_log = logging.getLogger(__name__)
 
 
 class CapturingTrainer(Trainer):
@@ -34,16 +29,19 @@ class CapturingTrainer(Trainer):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._device = next(self.model.parameters()).device
-        self._steps_taken, self._failures = 0, 0
+        self._steps_taken = 0
         self._is_ready = False
         """Whether steps may be captured from now on."""
-        self.obstacle = self._find_obstacle()
-        """Why steps are not captured; empty if they can be."""
-        self._graphs = GraphCache(self._device)
+        self._graphs = GraphCache(self._device, self._find_obstacle())
         self._places: dict[Key, int] = {}
         """Where the first bag of each shape stays."""
         if self._device.type == "cuda":
             self._move_learning_rates()
+
+    @property
+    def obstacle(self) -> str:
+        """Why steps are not captured; empty if they can be."""
+        return self._graphs.obstacle
 
     def _move_learning_rates(self) -> None:
         """Move learning rates to the GPU, where a captured step reads them."""
@@ -71,7 +69,7 @@ class CapturingTrainer(Trainer):
             losses = [self._run(("step",), one, self._take_whole_step) for one in samples]
         else:
             losses = [self._run(("part", count), one, self._backward_of(count)) for one in samples]
-            self._replay_or_call(("update",), {}, lambda _: self._update())
+            self._graphs.run(("update",), lambda _: self._update(), {})
         if self.slow_weights:
             self.slow_weights.step()
         return average_losses(losses)
@@ -95,7 +93,7 @@ class CapturingTrainer(Trainer):
         if self._steps_taken < _PLAIN_STEPS:
             return losses  # libraries may still initialise themselves
         if found:
-            self._stop_capturing(found[0])
+            self._graphs.stop(found[0])
         else:
             self._is_ready = True
             if self.recipe.accumulate > 1:  # parts of a step are added where gradients stay
@@ -103,11 +101,6 @@ class CapturingTrainer(Trainer):
                     if parameter.grad is not None:
                         parameter.grad = torch.zeros_like(parameter)
         return losses
-
-    def _stop_capturing(self, reason: str) -> None:
-        _log.debug("%s takes plain steps: %s", self.model.name, reason)
-        self.obstacle, self._is_ready = reason, False
-        self.release()
 
     def _take_whole_step(self, sample: Sample) -> dict[str, Tensor]:
         """Take a step on one bag; its gradients begin anew, and no two are added."""
@@ -138,8 +131,8 @@ class CapturingTrainer(Trainer):
         tensors = name_tensors(sample)
         place = self._find_place(sample, tensors)
         key = (*kind, place, *describe_shapes(tensors))
-        return self._replay_or_call(
-            key, tensors, lambda own: compute(make_sample(own)), is_shared=place is None
+        return self._graphs.run(
+            key, lambda own: compute(make_sample(own)), tensors, is_shared=place is None
         )
 
     def _find_place(self, sample: Sample, tensors: Tensors) -> int | None:
@@ -153,23 +146,3 @@ class CapturingTrainer(Trainer):
         place = sample.features.data_ptr()
         first = self._places.setdefault(describe_shapes(tensors), place)
         return place if first == place else None
-
-    def _replay_or_call(
-        self,
-        key: Key,
-        tensors: Tensors,
-        call: Callable[[Tensors], dict[str, Tensor]],
-        *,
-        is_shared: bool = False,
-    ) -> dict[str, Tensor]:
-        """Replay a call, or capture it if it will come again."""
-        graph = self._graphs.get(key)
-        may_capture = graph is None and not self.obstacle
-        if may_capture and self._graphs.should_capture(key):
-            try:
-                graph = self._graphs.capture(key, call, tensors, is_shared=is_shared)
-            except RuntimeError as error:
-                self._failures += 1
-                if self._failures == _MAX_FAILURES:
-                    self._stop_capturing(str(error).splitlines()[0])
-        return call(tensors) if graph is None else graph.replay(tensors)

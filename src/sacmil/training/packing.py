@@ -15,8 +15,7 @@ from torch import Tensor
 
 from sacmil.kernels.cuda_graphs import Field, list_fields, view_fields
 from sacmil.models import Sample
-
-_PLAN = "plan/"
+from sacmil.models._captured import name_inputs, take_plan
 
 
 class PackedSample(NamedTuple):
@@ -75,16 +74,10 @@ def pack(sample: Sample) -> PackedSample:
 
 def name_tensors(sample: Sample) -> dict[str, Tensor]:
     """Return the tensors of a sample by name, features first."""
-    tensors = {"features": sample.features, "coords": sample.coords}
-    tensors |= {_PLAN + key: torch.as_tensor(value) for key, value in sample.plan.items()}
-    return tensors | {"target": sample.target}
+    plan = {key: torch.as_tensor(value) for key, value in sample.plan.items()}
+    return {**name_inputs(sample.features, sample.coords, plan), "target": sample.target}
 
 
 def make_sample(tensors: Mapping[str, Tensor]) -> Sample:
     """Return the sample of named tensors."""
-    plan = {
-        name.removeprefix(_PLAN): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(_PLAN)
-    }
-    return Sample(tensors["features"], tensors["coords"], plan, tensors["target"])
+    return Sample(tensors["features"], tensors["coords"], take_plan(tensors), tensors["target"])
